@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,15 @@ class Auditor:
         """What the audit says of each channel."""
         audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
         return {audit.channel: audit for audit in audits}
+
+
+def cases(every: Mapping[str, tuple[str, ...]], *quick: str) -> pytest.MarkDecorator:
+    """All mechanisms of a table, slow but for those that are quick enough and differ in kind."""
+    found = [
+        pytest.param(overrides, id=name, marks=() if name in quick else pytest.mark.slow)
+        for name, overrides in every.items()
+    ]
+    return pytest.mark.parametrize("mechanism", found)
 
 
 def reasons(audit: ChannelAudit) -> str:

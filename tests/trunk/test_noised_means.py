@@ -36,33 +36,31 @@ from tests.trunk.test_selection import BEST, CARVED, NOISED, POOL, QUIET
 METRIC = (*CARVED, "evaluation.release=noised")
 LAWS = {
     "discrete": ("privacy.mechanism=distributed_noise",),
-    "skellam": (
-        "privacy.mechanism=distributed_noise",
-        "privacy.noise_distribution=skellam",
-    ),
+    "skellam": ("privacy.mechanism=distributed_noise", "privacy.noise_distribution=skellam"),
     "upload": ("privacy.noise_distribution=discrete_gaussian",),
 }
 BESIDE = {"flag": ADAPTIVE, "both": (*METRIC, *ADAPTIVE)}
 
 
+def auditor(storage: Storage, *overrides: str) -> Auditor:
+    config = storage.config(*overrides, *CARVED)
+    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+
+
 @pytest.fixture(scope="module")
 def bare(make_storage: MakeStorage) -> Auditor:
-    config = make_storage("without-pool").config(*NO_POOL, *CARVED)
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+    return auditor(make_storage("without-pool"), *NO_POOL)
 
 
 @pytest.fixture(scope="module")
 def pooled(make_storage: MakeStorage) -> Auditor:
-    config = make_storage("with-pool").config(*CARVED)
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+    return auditor(make_storage("with-pool"))
 
 
-@pytest.mark.parametrize("norm", [0.1, 1.99])
-@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("norm", [pytest.param(0.1, marks=pytest.mark.slow), 1.99])
+@pytest.mark.parametrize("beside", [pytest.param("flag", marks=pytest.mark.slow), "both"])
 @pytest.mark.parametrize("law", LAWS)
-def test_calibration_starts_where_the_joint_norm_allows_it(
-    bare: Auditor, law: str, beside: str, norm: float
-) -> None:
+def test_calibration_starts_where_the_joint_norm_allows_it(bare, law, beside, norm):
     """The grid's step follows the joint norm: C may lie just below where it is halved."""
     given = (*LAWS[law], *BESIDE[beside], f"privacy.clipping_norm={norm}")
     mechanism = bare.plan(*NO_POOL, *given).terms.protection.mechanism
@@ -90,22 +88,11 @@ def central(multiplier: float, *, hides_size: bool = False) -> Protection:
     extras = Extras(adaptive, metric, C)
     norm = extras.joint_norm(C)
     layout = build_layout({"a": TensorSpec((2,))}, weighs_examples=False, extras=extras.names)
-    return Protection(
-        sums=SumProtection(
-            mechanism=CentralNoise(
-                clipping_norm=norm,
-                noise_multiplier=multiplier,
-                scale=default_scale(norm),
-                relation="replace_one",
-            ),
-            layout=layout,
-            bits=32,
-            masked=False,
-            clients=5,
-            extras=extras,
-            hides_size=hides_size,
-        )
-    )
+    facts = {"scale": default_scale(norm), "relation": "replace_one"}
+    mechanism = CentralNoise(clipping_norm=norm, noise_multiplier=multiplier, **facts)
+    sizes = {"bits": 32, "masked": False, "clients": 5, "hides_size": hides_size}
+    sums = SumProtection(mechanism=mechanism, layout=layout, extras=extras, **sizes)
+    return Protection(sums=sums)
 
 
 def averaged(how: Protection, survivors: int, seed: int = 0) -> Any:
@@ -157,30 +144,18 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
     assert summed.extras[FLAG] == pytest.approx(0.2 * survivors, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "hides"),
-    [
+def test_what_counts_on_a_secret_number(bare, pooled):
+    for overrides, hides in (
         ((*CENTRAL, "cohort.size=3"), False),
         (SECRET, True),
         ((*CENTRAL, "privacy.relation=add_or_remove_one"), True),
         (("cohort.size=3", *LAWS["discrete"]), False),
-    ],
-)
-def test_what_counts_on_a_secret_number(
-    bare: Auditor, overrides: tuple[str, ...], hides: bool
-) -> None:
-    assert (
-        bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).terms.protection.sums.hides_size is hides
-    )
-
-
-def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
-    """With a pool nothing amplifies, so nothing is withheld."""
+    ):
+        plan = bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides)
+        assert plan.terms.protection.sums.hides_size is hides
+    # With a pool nothing amplifies, so the report states the number and nothing is withheld.
     given = (*NOISED, *QUIET, *SECRET, POOL[0], "pool.minimum=2")
     assert pooled.plan(*given).terms.protection.sums.hides_size is False
-
-
-# --- runs -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -192,9 +167,8 @@ def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
     ],
 )
 def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]) -> None:
-    run = storage.run(
-        *NO_POOL, *NOISED, *QUIET, *mechanism, "cohort.dropout_rate=0.4", "cohort.minimum=2"
-    )
+    lossy = ("cohort.dropout_rate=0.4", "cohort.minimum=2")
+    run = storage.run(*NO_POOL, *NOISED, *QUIET, *mechanism, *lossy)
     with opened(storage.reopen(run.run_id)) as simulation:
         names, again = list(simulation.population.clients), simulation.run
         nobody = dict.fromkeys(again.roll.clients)

@@ -32,7 +32,6 @@ from tests.trunk._seams import (
     CLIENTS,
     MECHANISMS,
     SMALLEST,
-    Opened,
     Seams,
     live_through,
     overrides,
@@ -54,23 +53,19 @@ def require_one_sum(storage: Storage, run_id: str, mechanism: str, seams: Seams)
         assert len({each.place for each in distinct}) == len(distinct)
         if mechanism in ("none", "central_noise"):
             assert len(distinct) == 1, number
+        query = "SELECT count(*) FROM ledger WHERE run_id = ? AND round_number = ? AND attempt = ?"
         for each in distinct:
-            require_charged(storage, run_id, each)
-
-
-def require_charged(storage: Storage, run_id: str, each: Opened) -> None:
-    query = "SELECT count(*) FROM ledger WHERE run_id = ? AND round_number = ? AND attempt = ?"
-    ((rows,),) = storage.rows(f"{query} AND status != 'aborted'", run_id, *each.place)
-    assert rows == CLIENTS
+            charged = storage.rows(f"{query} AND status != 'aborted'", run_id, *each.place)
+            assert charged == [(CLIENTS,)]
 
 
 # Without noise of the clients a second sum tells all; the slow tests have all pairs.
-QUICK = [("none", "semi_honest"), ("upload_noise", "active"), ("central_noise", "active")]
+QUICK = ("central_noise", "active")
 
 
 @pytest.mark.parametrize(
     ("mechanism", "adversary"),
-    [pair if pair in QUICK else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
+    [pair if pair == QUICK else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
 )
 def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, adversary: str
@@ -96,11 +91,14 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
     require_one_sum(storage, simulation.run_id, mechanism, seams)
 
 
-def live(folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: int) -> None:
+@pytest.mark.parametrize(
+    "schedule", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 220))]
+)
+def test_no_schedule_of_deaths_and_losses_opens_two_sums(tmp_path, monkeypatch, schedule):
     mechanism, adversary = PAIRS[schedule % len(PAIRS)]
-    storage = seam_storage(folder)
+    storage = seam_storage(tmp_path)
     with seams_of(monkeypatch) as seams:
-        chosen = overrides(mechanism, adversary, folder)
+        chosen = overrides(mechanism, adversary, tmp_path)
         run_id, summary = live_through(storage, chosen, seams, np.random.default_rng(schedule))
     require_one_sum(storage, run_id, mechanism, seams)
     with_result = [r["round"] for r in summary["rounds"] if r["dropped"] != r["cohort"]]
@@ -108,35 +106,17 @@ def live(folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: int) -> None:
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
-# Two of the mechanisms; the slow test has them all.
-@pytest.mark.parametrize("schedule", [0, 7])
-def test_no_schedule_of_deaths_and_losses_opens_two_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
-) -> None:
-    live(tmp_path, monkeypatch, schedule)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", range(220))
-def test_no_schedule_of_two_hundred_opens_two_sums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
-) -> None:
-    live(tmp_path, monkeypatch, schedule)
-
-
-def test_a_run_whose_enrolment_has_changed_does_not_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_whose_enrolment_has_changed_does_not_go_on(tmp_path, monkeypatch):
     storage = seam_storage(tmp_path)
     simulation = storage.create(*overrides("none", "active", tmp_path))
     run_id = crashed(monkeypatch, simulation, Client, "_train", 3)
     path = tmp_path / "keys" / "enrolment.json"
     before = path.read_bytes()
     write_enrolment(path, read_enrolment(path).enrol("somebody-else", identity(99).public))
-    with pytest.raises(RunStopped, match="put that file back"):
+    with pytest.raises(RunStopped, match="put that file"):
         storage.reopen(run_id)
     path.write_bytes(before)
-    assert len(storage.resume(run_id).summary["rounds"]) == 2
+    storage.reopen(run_id).database.close()
 
 
 @pytest.fixture
@@ -159,13 +139,9 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     other = encode_invitation(dataclasses.replace(invitation, clipping_norm=0.5))
     seat = dataclasses.replace(invitation.secure, index=2)
     relay = decode_relay(seen["unmask", name][0])
-    messages = [
-        other,
-        encode_invitation(dataclasses.replace(invitation, secure=seat)),
-        seen["train", name][0] + b"\0",
-        encode_relay(dataclasses.replace(relay, payload=b"")),
-    ]
-    for message in messages:
+    seated = encode_invitation(dataclasses.replace(invitation, secure=seat))
+    longer = seen["train", name][0] + b"\0"
+    for message in (other, seated, longer, encode_relay(dataclasses.replace(relay, payload=b""))):
         with pytest.raises(ProtocolError):
             client.handle(message)
     for stage in ("advertise", "share", "train", "confirm", "unmask"):
@@ -174,7 +150,7 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     assert store_rows(client) == store
 
 
-def test_a_further_attempt_without_noise_is_refused(five: Cohort) -> None:
+def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Cohort) -> None:
     """Two sums of the same vectors differ by what one client sent."""
     seen = overheard(five)
     for name, client in five.clients.items():
@@ -183,22 +159,14 @@ def test_a_further_attempt_without_noise_is_refused(five: Cohort) -> None:
         invented = encode_invitation(dataclasses.replace(invitation, envelope=envelope))
         with pytest.raises(ProtocolError, match="without noise"):
             client.handle(invented)
-
-
-def test_an_older_round_is_refused_by_name(five: Cohort) -> None:
-    seen = overheard(five)
-    name, client = next(iter(five.clients.items()))
-    invitation = decode_invitation(seen["advertise", name][0])
     later = dataclasses.replace(invitation.envelope, round_number=3, committed=(1, 1))
     client.handle(encode_invitation(dataclasses.replace(invitation, envelope=later)))
-    with pytest.raises(CoordinatorBehind, match="answered round 3, attempt 1"):
+    with pytest.raises(CoordinatorBehind, match="round 3, attempt 1"):
         client.handle(seen["advertise", name][0])
 
 
 @pytest.mark.parametrize("committed", [(1, 2), (2, 1)])
-def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(
-    five: Cohort, committed: tuple[int, int]
-) -> None:
+def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(five, committed):
     """Else an invented commit would make a client forget what it has trained."""
     seen = overheard(five)
     name, client = next(iter(five.clients.items()))
@@ -217,9 +185,7 @@ def store_rows(client: Client) -> dict[str, list[Any]]:
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "unmask"])
-def test_two_processes_of_a_client_give_one_answer(
-    five: Cohort, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_two_processes_of_a_client_give_one_answer(five, monkeypatch, stage):
     """Both read the store before either has written: the second has nothing to send."""
     name = next(iter(five.clients))
     other, replies = five.remade(name), []
@@ -236,7 +202,7 @@ def test_two_processes_of_a_client_give_one_answer(
             with monkeypatch.context() as patch:
                 patch.setattr(other._store.sessions, "newest", lambda run_id: known)
                 patch.setattr(other._store.sessions, "reply", lambda run_id, digest: None)
-                with pytest.raises(ProtocolError, match="something else was answered"):
+                with pytest.raises(ProtocolError, match="something else"):
                     other.handle(message)
             replies.append(other.handle(message) == answers[name])
             return answers
@@ -267,10 +233,14 @@ def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -
     )
 
 
-@pytest.mark.parametrize("chosen", [(), ("secure_aggregation={enabled: false}",)], ids=str)
-def test_a_dead_coordinators_database_ties_no_entry_to_a_client(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, chosen: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param((), marks=pytest.mark.slow, id="masked"),
+        pytest.param(("secure_aggregation={enabled: false}",), id="in the clear"),
+    ],
+)
+def test_a_dead_coordinators_database_ties_no_entry_to_a_client(storage, monkeypatch, chosen):
     """Killed while the second round trains: handles would say whose entries lie in the pool."""
     crashed(monkeypatch, storage.create(*chosen), Client, "_disclose", 6, after=True)
     handles = [handle for (handle,) in storage.rows("SELECT handle FROM pool")]
@@ -285,5 +255,5 @@ def test_a_client_that_has_used_a_newer_enrolment_refuses_an_older(five: Cohort)
     credentials = five.clients[names[0]].profile.safeguards.credentials
     assert credentials is not None and credentials.enrolment.serial == len(names)
     older = dataclasses.replace(credentials, enrolment=enrolled(names[:-1]))
-    with pytest.raises(InvalidRecordError, match="has serial 4, but this client has used 5"):
+    with pytest.raises(InvalidRecordError, match="has serial 4"):
         five.remade(names[0], credentials=older)

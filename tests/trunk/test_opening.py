@@ -20,6 +20,7 @@ from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
+    ADAPTIVE,
     FIXED,
     NONE,
     RECORDS,
@@ -28,6 +29,7 @@ from tests.trunk._runs import (
     Storage,
     comparable,
     crash_at,
+    crashed,
     gaussian_epsilon,
     of_clients,
     opened,
@@ -96,20 +98,18 @@ def test_a_client_without_an_entry_is_handed_the_others(lossy: Finished) -> None
 
 
 def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
-    rows = noised.storage.rows(
-        "SELECT round_number, channel, clipping_norm, standard_deviation, count(*) FROM ledger"
-        " GROUP BY 1, 2, 3, 4 ORDER BY 1"
-    )
+    facts = "SELECT round_number, channel, clipping_norm, count(*), standard_deviation FROM ledger"
+    rows = noised.storage.rows(f"{facts} GROUP BY 1, 2, 3, 5 ORDER BY 1")
     z = noised.noise_multiplier
-    assert [row[:3] for row in rows] == [(1, "pool", 0.5), (2, "sum", 1.0), (3, "sum", 1.0)]
-    assert [row[4] for row in rows] == [5, 5, 5]
-    assert [row[3] for row in rows] == pytest.approx([0.5 * z, z, z], rel=1e-9)
+    expected = [(1, "pool", 0.5, 5), (2, "sum", 1.0, 5), (3, "sum", 1.0, 5)]
+    assert [row[:4] for row in rows] == expected
+    assert [row[4] for row in rows] == pytest.approx([0.5 * z, z, z], rel=1e-9)
     for number, document in enumerate(noised.summary["rounds"], start=1):
         for adversary in ("server", "peers", "observer"):
             expected = gaussian_epsilon(z, number)
             assert document["epsilon"][adversary] == pytest.approx(expected, rel=1e-6)
     assert 7.99 < gaussian_epsilon(z, 3) <= 8.0
-    assert "made before the first round" in " ".join(warnings_of(noised.summary))
+    assert "before the first round" in " ".join(warnings_of(noised.summary))
     values = np.concatenate([entry["mean"] for _, _, entry in entries(noised)])
     assert values.std() == pytest.approx(0.5 * z, rel=0.15)
     books = of_clients(noised.folder, "SELECT client, round_number, channel, status FROM ledger")
@@ -123,21 +123,16 @@ def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "nth", "after"),
     [
-        (Client, "_disclose", 3, True),
-        (Federation, "_commit_pool", 1, False),
-        (Federation, "_commit", 1, True),
-        (Federation, "_commit", 2, False),
+        *((Client, "_disclose", 3, True), (Federation, "_commit_pool", 1, False)),
+        *((Federation, "_commit", 1, True), (Federation, "_commit", 2, False)),
     ],
 )
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     storage, monkeypatch, lossy, owner, name, nth, after
 ):
     place = storage.gathering()
-    with monkeypatch.context() as patch, opened(place.create(*PLAIN)) as simulation:
-        crash_at(patch, owner, name, nth, after=after)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    resumed = place.resume(simulation.run_id)
+    run_id = crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
+    resumed = place.resume(run_id)
     assert comparable(resumed.summary) == comparable(lossy.summary)
     assert storage.rows(KEYS) == [(1, "pool", 5), (2, "sum", 5), (3, "sum", 5)]
     assert resumed.survivors() == lossy.survivors()
@@ -150,7 +145,7 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 def test_without_enough_entries_no_round_is_held(storage: Storage) -> None:
     place = storage.gathering()
     with opened(place.create(*PLAIN, "cohort.retries=1")) as simulation:
-        with pytest.raises(RunStopped, match=r"round 1 was aborted.*pool\.minimum"):
+        with pytest.raises(RunStopped, match=r"round 1 was .*pool\.minimum"):
             execute(lose_in(simulation, 1, 1), SilentObserver())
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
     # Both attempts may have left clients and stay charged; the run can be gone on with.
@@ -191,7 +186,7 @@ def test_a_rounds_purpose_is_a_matter_of_its_number(storage: Storage) -> None:
 def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -> None:
     """Nothing of a record may leave by another way than the trainer: the run fails closed."""
     with opened(storage.gathering().create(*OPENING, *RECORDS)) as simulation:
-        with pytest.raises(RunStopped, match="read outside the trainer"):
+        with pytest.raises(RunStopped, match="outside the trainer"):
             execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM pool") == [(0,)]
 
@@ -208,6 +203,7 @@ def test_local_twins_train_in_the_rounds_only(storage, monkeypatch):
     assert trained == [([2, 3], 4)] * 5
 
 
+@pytest.mark.slow
 def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> None:
     config = storage.config(*OPENING, *FIXED, "pool.clipping_norm=3.0")
     plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)
@@ -217,21 +213,19 @@ def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> Non
 
 
 def test_there_is_no_second_phase(whole: Finished) -> None:
-    with pytest.raises(ConfigError, match="no pool that was made once, after its last round"):
+    with pytest.raises(ConfigError, match="no pool that"):
         whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
 
 
 def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
     """The collection has a norm of its own, and the first that trains the configured one."""
-    adaptive = "privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}"
-    run = storage.gathering().run(*OPENING, *FIXED, adaptive, "pool.clipping_norm=3.0")
+    run = storage.gathering().run(*OPENING, *FIXED, *ADAPTIVE, "pool.clipping_norm=3.0")
     query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
     assert storage.rows(query) == [(3.0, 12.0)]
     norms = [document["clipping_norm"] for document in run.summary["rounds"]]
     assert norms[:2] == [None, 1.0] and norms[2] != 1.0
-    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
-        gaussian_epsilon(4.0, 3), rel=1e-6
-    )
+    spent = run.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
 
 
 def test_rates_follow_the_rounds_that_train(make_storage, monkeypatch):

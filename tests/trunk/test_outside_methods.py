@@ -14,12 +14,14 @@ from methods import BrokenMethod, Registry, Task, UnknownMethod
 from platform.bootstrap import Surroundings
 from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
+from platform.experiment.method_building import validate_options
 from platform.sweeping.grid import SweepRequest, build_grid
 from platform.sweeping.running import run_cell
 from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage
 
-OURS = ("method.name=momentum", NONE, "evaluation.local_twins=false")
+SHORT = (NONE, "rounds=1", "evaluation.local_twins=false")
+OURS = ("method.name=momentum", *SHORT)
 SHA256 = hashlib.sha256(METHOD.encode()).hexdigest()
 
 
@@ -46,9 +48,7 @@ def detail_of(storage: Storage, run_id: str) -> dict:
     return json.loads(text)
 
 
-def test_a_folders_method_runs_and_the_records_name_its_code(
-    sotto: Command, config: Path, storage: Storage, folder: Path
-) -> None:
+def test_a_folders_method_runs_and_the_records_name_its_code(sotto, config, storage, folder):
     answer = sotto(*ask(config, storage, "--methods", str(folder), "--json"))
     assert answer.code == 0, answer.err
     run_id = answer.document["run_id"]
@@ -59,61 +59,47 @@ def test_a_folders_method_runs_and_the_records_name_its_code(
     # Whatever builds the method asks for the folder again; no record brings code in by itself.
     export = ("export", run_id, "--storage", storage.url, "--output", str(folder.parent / "out"))
     refused = sotto(*export)
-    assert refused.code == 2
-    assert refused.err.startswith(f"error: run {run_id}: its method 'momentum', which was in the")
+    assert refused.code == 2 and f"run {run_id}: its method 'momentum'" in refused.err
     assert sotto(*export, "--methods", str(folder)).code == 0
 
 
-def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
-    folder: Path, storage: Storage, tmp_path: Path
-) -> None:
+def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(folder, storage, tmp_path):
     place = Storage(storage.folder, Surroundings.with_methods(folder))
-    simulation = place.create("method={name: momentum}", NONE)
+    simulation = place.create("method={name: momentum}", *SHORT)
     simulation.database.close()
     run_id = simulation.run_id
-    with pytest.raises(ConfigError, match=rf"'momentum', which was in the folder {folder}"):
+    with pytest.raises(ConfigError, match=rf"'momentum', .* {folder}"):
         storage.reopen(run_id)
     ran = tmp_path / "ran"
     other = write_momentum(tmp_path / "other", ("VARIANTS", f"open({str(ran)!r}, 'w')\nVARIANTS"))
-    with pytest.raises(RunStopped, match=r"'momentum' is of the folder .* and was of the folder"):
+    with pytest.raises(RunStopped, match="'momentum' is of"):
         Storage(storage.folder, Surroundings.with_methods(other)).reopen(run_id)
     assert not ran.exists(), "code that is refused must not have run"
     moved = write_momentum(tmp_path / "moved")
     assert Storage(storage.folder, Surroundings.with_methods(moved)).resume(run_id).summary
 
 
-def test_a_sweep_does_not_take_over_runs_of_another_file(
-    config: Path, storage: Storage, folder: Path
-) -> None:
-    def cell():
-        request = SweepRequest(
-            configs=(str(config),),
-            methods=("momentum",),
-            settings=(NONE,),
-            folder=folder,
-            storage=storage.url,
-        )
-        return build_grid(request).cells[0]
-
-    before = cell()
+def test_a_sweep_does_not_take_over_runs_of_another_file(config, storage, folder):
+    what = {"configs": (str(config),), "methods": ("momentum",), "settings": SHORT}
+    request = SweepRequest(**what, folder=folder, storage=storage.url)
+    before = build_grid(request).cells[0]
     assert before.code == SHA256
     first = run_cell(before.run, before.code, Surroundings.with_methods(folder))
     write_momentum(folder, ("momentum: float = 0.9", "momentum: float = 0.8"))
-    after = cell()
+    after = build_grid(request).cells[0]
     assert after.identity != before.identity
-    with pytest.raises(ConfigError, match=r"--methods: the file of 'momentum' has changed"):
+    with pytest.raises(ConfigError, match=r"--methods: .*'momentum' has changed"):
         run_cell(before.run, before.code, Surroundings.with_methods(folder))
     assert run_cell(after.run, after.code, Surroundings.with_methods(folder)) != first
 
 
 @pytest.mark.parametrize("key", ["methods", "method.folder"])
 def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Path) -> None:
-    surroundings = Surroundings()
-    with pytest.raises(ConfigError, match=r"is not a known"):
-        loaded = load_config(config, (f"{key}={folder}",), surroundings.sources)
-        from platform.experiment.method_building import validate_options
-
-        validate_options(surroundings.registry, loaded.method)
+    own = Surroundings()
+    with pytest.raises(ConfigError, match="not a known"):
+        validate_options(
+            own.registry, load_config(config, (f"{key}={folder}",), own.sources).method
+        )
 
 
 FROZEN = "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
@@ -131,18 +117,18 @@ def without_options(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (written("1 / 0\n"), "cannot be imported: ZeroDivisionError: division by zero"),
-        (written("raise SystemExit(0)\n"), "cannot be imported: SystemExit: 0"),
-        (written("def build(config, task): ...\n"), "has no frozen dataclass Config; valid: "),
-        (written(FROZEN.replace("(frozen=True)", "")), "has no frozen dataclass Config; valid: "),
-        (written(FROZEN), "has no function build; valid: build(config, task)"),
-        (written(f"{FROZEN}def build(config, task): ...\n"), "momentum; valid: none, it has no"),
+        (written("1 / 0\n"), "ZeroDivisionError: division"),
+        (written("raise SystemExit(0)\n"), "SystemExit: 0"),
+        (written("def build(config, task): ...\n"), "no frozen dataclass Config"),
+        (written(FROZEN.replace("(frozen=True)", "")), "no frozen dataclass Config"),
+        (written(FROZEN), "no function build"),
+        (written(f"{FROZEN}def build(config, task): ...\n"), "momentum; valid: none"),
         (without_options, "without needs"),
-        (written(METHOD, "promptfl.py"), "'promptfl' is a module of"),
-        (written(METHOD, "my-method.py"), "'my-method.py' is no name"),
-        (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
-        (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
-        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder; valid: a folder of"),
+        (written(METHOD, "promptfl.py"), "'promptfl' is a module"),
+        (written(METHOD, "my-method.py"), "'my-method.py' is no"),
+        (lambda folder: (folder / "momentum.py").unlink(), "holds no method"),
+        (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset"),
+        (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
@@ -185,9 +171,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return do
 
 
-def test_an_installed_packages_method_runs(
-    sotto: Command, config: Path, storage: Storage, install, tmp_path: Path
-) -> None:
+def test_an_installed_packages_method_runs(sotto, config, storage, install, tmp_path):
     module = f"others_{tmp_path.name}.momentum"
     install({"momentum": module})
     answer = sotto(*ask(config, storage, "--json"))
@@ -203,7 +187,7 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
     assert "momentum" in registry.available()
     assert registry.config_type("promptfl")
     assert module not in sys.modules
-    with pytest.raises(BrokenMethod, match=r"an entry point of others 2\.0, cannot be imported"):
+    with pytest.raises(BrokenMethod, match=r"others 2\.0, cannot be"):
         registry.config_type("momentum")
     assert "momentum" not in Registry(installed=False).available()
 
@@ -211,9 +195,9 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ({"promptfl": "os"}, r"'promptfl' is a module of methods and an entry point of others 2\."),
-        ({"mine": "os:path"}, r"entry point sotto\.methods: 'mine' = 'os:path' of others 2\.0 is"),
-        ({"my-method": "os"}, r"entry point sotto\.methods: 'my-method' = 'os'"),
+        ({"promptfl": "os"}, r"'promptfl' is a module of methods and .* others 2\."),
+        ({"mine": "os:path"}, r"sotto\.methods: 'mine' = 'os:path'"),
+        ({"my-method": "os"}, r"sotto\.methods: 'my-method' = 'os'"),
     ],
 )
 def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: str) -> None:
@@ -225,23 +209,18 @@ def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: st
 def test_two_packages_may_not_offer_one_name(install) -> None:
     install({"mine": "os"})
     install({"mine": "sys"}, package="rivals")
-    with pytest.raises(BrokenMethod, match=r"'mine' is an entry point of .* and an entry point of"):
+    with pytest.raises(BrokenMethod, match="'mine' is an"):
         Registry().available()
-
-
-# --- the registry: a file is a method, and a name is never code ----------------------------------
 
 
 MODULE = '''"""Title of {name}.
 
 Source of {name},
 on two lines.
-
-More.
 """
 from dataclasses import dataclass
 
-LOADED.append("{name}")
+__import__("{package}").__dict__.setdefault("loaded", []).append("{name}")
 
 @dataclass(frozen=True)
 class Config:
@@ -261,13 +240,10 @@ def registry(tmp_path, monkeypatch):
     package = tmp_path / name
     (package / "folder").mkdir(parents=True)
     (package / "folder" / "__init__.py").write_text("")
-    (package / "__init__.py").write_text("")
-    (package / "notes.txt").write_text("")
+    for file in ("__init__.py", "notes.txt"):
+        (package / file).write_text("")
     for method in ("beta", "alpha", "_private"):
-        text = MODULE.replace("{name}", method)
-        (package / f"{method}.py").write_text(
-            text.replace("LOADED", f"__import__({name!r}).__dict__.setdefault('loaded', [])")
-        )
+        (package / f"{method}.py").write_text(MODULE.format(name=method, package=name))
     monkeypatch.syspath_prepend(str(tmp_path))
     return Registry(name)
 
@@ -281,28 +257,17 @@ def test_only_the_named_module_is_imported(registry):
     config = registry.config_type("beta")(size=5)
     assert registry.build("beta", config, Task((), (), 4)) == ("beta", 5, 4)
     assert loaded(registry) == ["beta"]
-
-
-def test_what_can_be_said_without_building(registry):
+    # What can be said without building.
     info = registry.info("alpha")
     assert (info.name, info.title) == ("alpha", "Title of alpha.")
     assert info.source == "Source of alpha, on two lines."
     assert list(info.options) == ["size"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_private",
-        "folder",
-        "alpha.py",
-        "os",
-        "../alpha",
-        "ALPHA",
-    ],
-)
-def test_a_name_outside_the_list_is_refused_and_never_imported(registry, name):
-    for ask in (registry.config_type, registry.info, lambda n: registry.build(n, None, None)):
-        with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):
-            ask(name)
+def test_a_name_outside_the_list_is_refused_and_never_imported(registry):
+    asks = (registry.config_type, registry.info, lambda name: registry.build(name, None, None))
+    for name in ("_private", "folder", "alpha.py", "os", "../alpha", "ALPHA"):
+        for ask in asks:
+            with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):
+                ask(name)
     assert loaded(registry) == []

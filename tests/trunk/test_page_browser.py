@@ -18,7 +18,7 @@ import pytest
 from tests.trunk._pages import TOKEN
 from tests.trunk._runs import SMALL
 from tests.trunk.test_page import hostile
-from tests.trunk.test_page_server import serving
+from tests.trunk.test_page_server import serving, token_in
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -86,13 +86,10 @@ def test_it_follows_a_run_that_goes_on(tab, storage, child_environment, tmp_path
         assert "There is no run in" in tab.locator("main").inner_text()
         tab.evaluate("window.same = 'page'")
         command = [sys.executable, "-m", "platform.coordinator", "run", str(config)]
+        command += ["--storage", storage.url]
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         with (
-            subprocess.Popen(
-                [*command, "--storage", storage.url],
-                env=child_environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-            ) as process,
+            subprocess.Popen(command, env=child_environment, **streams) as process,
             ExitStack() as ended,
         ):
             # Or it would stand still for ever where this test fails.
@@ -145,17 +142,9 @@ def barriers(page: playwright.Page) -> list[str]:
 
 
 VIEWS = (
-    "/",
-    "/?q=small",
-    "/?q=nothing-is-called-so",
-    "/run?id={run}",
-    "/run?id=unknown",
-    "/clients",
-    "/audit",
-    "/audit?action=round.committed&round=2",
-    "/audit?round=two",
-    "/audit?text=nothing-says-so",
-    "/verify",
+    *("/", "/?q=small", "/?q=nothing-is-called-so", "/run?id={run}", "/run?id=unknown"),
+    *("/clients", "/audit", "/audit?action=round.committed&round=2", "/audit?round=two"),
+    *("/audit?text=nothing-says-so", "/verify"),
 )
 
 
@@ -181,30 +170,23 @@ def test_what_a_view_says_has_no_barrier(browser, own_copy, child_environment, t
     page, found = browser.new_page(viewport=PHONE), []
     with serving(child_environment, own_copy.storage.url) as (_, port):
         page.goto(f"http://127.0.0.1:{port}/verify")
-        page.get_by_role("button", name="Verify all records now").click()
-        page.get_by_text("HOLDS: ").wait_for()
-        found += barriers(page)
-        hostile(own_copy)
-        page.get_by_role("button", name="Verify all records now").click()
-        page.get_by_text("FAILED: ").wait_for()
-        found += barriers(page)
+        for said in ("HOLDS: ", "FAILED: "):
+            page.get_by_role("button", name="Verify all records now").click()
+            page.get_by_text(said).wait_for()
+            found += barriers(page)
+            hostile(own_copy)
         page.goto(f"http://127.0.0.1:{port}/run?id={own_copy.run_id}")
         found += barriers(page)
-    file = tmp_path / "token"
-    file.write_text(TOKEN)
-    file.chmod(0o600)
-    empty = f"sqlite:///{tmp_path / 'empty.db'}"
-    with serving(child_environment, empty, "--token-file", str(file)) as (_, port):
+    empty, options = f"sqlite:///{tmp_path / 'empty.db'}", ("--token-file", str(token_in(tmp_path)))
+    with serving(child_environment, empty, *options) as (_, port):
         page.goto(f"http://127.0.0.1:{port}/")
         found += barriers(page)
-        page.get_by_label("Token").fill("x" * 40)
-        page.get_by_role("button", name="Enter").click()
-        page.get_by_role("alert").wait_for()
-        found += barriers(page)
-        page.get_by_label("Token").fill(TOKEN)
-        page.get_by_role("button", name="Enter").click()
-        page.get_by_text("There is no run in").wait_for()
-        found += barriers(page)
+        shown = (page.get_by_role("alert"), page.get_by_text("There is no run in"))
+        for token, answer in zip(("x" * 40, TOKEN), shown, strict=True):
+            page.get_by_label("Token").fill(token)
+            page.get_by_role("button", name="Enter").click()
+            answer.wait_for()
+            found += barriers(page)
         assert TOKEN not in page.url and TOKEN not in page.content()
         page.get_by_role("button", name="Leave").click()
         page.get_by_label("Token").wait_for()

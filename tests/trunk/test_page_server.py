@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -70,11 +71,15 @@ def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
         assert process.returncode in ((0,) if is_ignored else (-number, 128 + number))
 
 
-def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
-    file = tmp_path / "token"
+def token_in(folder: Path) -> Path:
+    file = folder / "token"
     file.write_text(TOKEN)
     file.chmod(0o600)
-    options = ("--token-file", str(file))
+    return file
+
+
+def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
+    options = ("--token-file", str(token_in(tmp_path)))
     with serving(child_environment, noised_run.storage.url, *options) as (process, port):
         assert asked(port, "/")[0] == 401
         assert asked(port, f"/?token={TOKEN}")[0] == 401
@@ -85,6 +90,7 @@ def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, 
     assert TOKEN not in out + err
 
 
+@pytest.mark.slow
 def test_a_page_that_is_open_keeps_no_snapshot(own_copy, child_environment):
     """A writer empties the log of old pages at each commit, though a page is kept up to date."""
     log = own_copy.storage.file.with_name(f"{own_copy.storage.file.name}-wal")

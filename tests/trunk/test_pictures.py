@@ -52,49 +52,27 @@ def lines_of(names: list[str], panels: int = 2) -> LinePicture:
 
 
 def bars_of(names: list[str]) -> BarPicture:
-    bars = tuple(Bar(90.0, 1.0) for _ in names)
-    return BarPicture(
-        name="final",
-        title=names[0],
-        across=names[0],
-        up=names[0],
-        rows=tuple(names),
-        series=(Series(names[0], bars), Series(f"{names[0]}2", (Bar(None), *bars[1:]))),
-        absent=names[0][:40],
-    )
+    first, bars = names[0], tuple(Bar(90.0, 1.0) for _ in names)
+    series = (Series(first, bars), Series(f"{first}2", (Bar(None), *bars[1:])))
+    named = {"title": first, "across": first, "up": first, "absent": first[:40]}
+    return BarPicture(name="final", rows=tuple(names), series=series, **named)
 
 
 def cells_of(names: list[str]) -> CellPicture:
-    return CellPicture(
-        name="experts",
-        title=names[0],
-        across=names[0],
-        columns=("0", "1", "20"),
-        rows=tuple(names),
-        cells=tuple((Bar(60.0, 1.0), Bar(40.0), Bar(None)) for _ in names),
-    )
+    cells = tuple((Bar(60.0, 1.0), Bar(40.0), Bar(None)) for _ in names)
+    named = {"title": names[0], "across": names[0], "columns": ("0", "1", "20")}
+    return CellPicture(name="experts", rows=tuple(names), cells=cells, **named)
 
 
 def dots_of(names: list[str]) -> DotPicture:
-    values = tuple((90.0, 90.0, 95.5) for _ in names)
-    return DotPicture(
-        name="clients", title=names[0], across=names[0], rows=tuple(names), values=values
-    )
+    rows, values = tuple(names), tuple((90.0, 90.0, 95.5) for _ in names)
+    return DotPicture(name="clients", title=names[0], across=names[0], rows=rows, values=values)
 
 
 def holdings_of(names: list[str]) -> HoldingsPicture:
     counts = np.arange(len(names))
-    held = [
-        Holding(
-            client=f"client-{index:05d}",
-            is_new=index == 2,
-            train=counts,
-            validation=counts,
-            test=counts,
-            domains=counts,
-        )
-        for index in range(3)
-    ]
+    parts = dict.fromkeys(("train", "validation", "test", "domains"), counts)
+    held = [Holding(client=f"client-{n:05d}", is_new=n == 2, **parts) for n in range(3)]
     return HoldingsPicture(held=held, classes=names, title=names[0])
 
 
@@ -112,8 +90,7 @@ def test_nothing_that_is_written_is_cut(make, count, name):
         # Of a glyph that is missing, or a layout that did not fit.
         warnings.simplefilter("error")
         canvas = drawn(make(names))
-    assert canvas.texts
-    assert canvas.cut() == []
+    assert canvas.texts and canvas.cut() == []
 
 
 # Machado, Oliveira and Fernandes 2009, severity 1.0, on linear light.
@@ -146,9 +123,8 @@ def infinite(*xs: float) -> LinePicture:
 def test_an_infinite_value_lies_beyond_all_others_and_is_named(xs):
     canvas = drawn(infinite(*xs))
     (axes,) = canvas.figure.axes
-    ticks = dict(
-        zip([t.get_text() for t in axes.get_xticklabels()], axes.get_xticks(), strict=True)
-    )
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    ticks = dict(zip(labels, axes.get_xticks(), strict=True))
     beyond = next((place for text, place in ticks.items() if text.startswith("∞")), None)
     assert (beyond is not None) == (INF in xs)
     if beyond is None:
@@ -160,8 +136,14 @@ def test_an_infinite_value_lies_beyond_all_others_and_is_named(xs):
     assert canvas.cut() == []
 
 
-@pytest.mark.parametrize("make", FORMS)
-@pytest.mark.parametrize("suffix", [".svg", ".png"])
+@pytest.mark.parametrize(
+    ("make", "suffix"),
+    [
+        (lines_of, ".svg"),
+        *(pytest.param(make, ".svg", marks=pytest.mark.slow) for make in FORMS[1:]),
+        *(pytest.param(make, ".png", marks=pytest.mark.slow) for make in FORMS),
+    ],
+)
 def test_equal_pictures_give_equal_bytes_with_their_source_and_no_date(make, suffix):
     one, two = (encoded(make(["a", "b"]), suffix, "run r-1") for _ in range(2))
     assert one == two
@@ -177,7 +159,5 @@ def test_lines_are_broken_where_they_must_be_and_nothing_is_lost():
     assert max(width_of(line) for line in found.split("\n")) <= 2.0
     assert re.sub(r"\s", "", found) == re.sub(r"\s", "", text)
     assert wrapped("a\nb", 2.0) == "a\nb"
-
-
-def test_what_the_font_lacks_is_escaped():
+    # What the font lacks is escaped.
     assert drawable("Ω客\x1b\U00020000") == "Ω\\u5ba2\\x1b\\U00020000"

@@ -64,9 +64,7 @@ def test_the_nearest_by_hand():
     assert values(serve_experts(LINE, [handle_of(0)], rules(3), rng())) == [(0, 2), (1, 0), (1, 1)]
     # From (-3, 0): 3, 4, sqrt(13) = 3.6, sqrt(17) = 4.1.
     assert values(serve_experts(LINE, [handle_of(3)], rules(2), rng())) == [(0, 0), (0, 2)]
-
-
-def test_all_tensors_count_for_the_distance():
+    # All tensors count for the distance.
     spec = {"a": TensorSpec((1,)), "b": TensorSpec((1,))}
 
     def two(owner, a, b):
@@ -87,22 +85,20 @@ def test_ones_own_entries_are_never_served_and_the_newest_is_asked_from():
     assert values(serve_experts(entries, mine, rules(1), rng())) == [(-3, 0)]
     # A handle without a live entry is passed over.
     assert values(serve_experts(LINE, mine, rules(1), rng())) == [(1, 0)]
+    # The own one is served where the method wants it.
+    everything = rules(5, select="all", exclude_self=False)
+    assert len(serve_experts(LINE, [handle_of(0)], everything, rng())) == 5
 
 
-def test_ones_own_entry_is_served_where_the_method_wants_it():
-    served = serve_experts(LINE, [handle_of(0)], rules(5, select="all", exclude_self=False), rng())
-    assert len(served) == 5
-
-
-@pytest.mark.parametrize("handles", [[], [handle_of(9)], [handle_of(0, 7)]])
-def test_first_time_participants_are_served_nothing(handles):
-    assert serve_experts(LINE, handles, rules(), rng()) == ()
-
-
-def test_a_pool_that_is_too_small_serves_nothing():
+def test_first_time_participants_are_served_nothing_and_so_is_everybody_by_a_small_pool():
+    for handles in ([], [handle_of(9)], [handle_of(0, 7)]):
+        assert serve_experts(LINE, handles, rules(), rng()) == ()
     assert serve_experts(LINE, [handle_of(0)], rules(2, minimum=6), rng()) == ()
     assert len(serve_experts(LINE, [handle_of(0)], rules(2, minimum=5), rng())) == 2
     assert serve_experts([], [handle_of(0)], rules(), rng()) == ()
+    # The default is twice k + 1.
+    for k, minimum, expected in ((3, None, 8), (9, None, 20), (3, 5, 5)):
+        assert default_minimum(PoolPolicy(SPEC, k, minimum=minimum)) == expected
 
 
 def test_a_random_choice_is_seeded_and_never_ones_own():
@@ -123,11 +119,6 @@ def test_a_handle_by_another_implementation():
     outer = bytes(byte ^ 0x5C for byte in key.ljust(64, b"\0"))
     digest = hashlib.sha256(outer + hashlib.sha256(inner + text).digest()).digest()
     assert handle(key, "run", 3) == digest
-
-
-@pytest.mark.parametrize(("k", "minimum", "expected"), [(3, None, 8), (9, None, 20), (3, 5, 5)])
-def test_the_default_minimum_is_twice_k_plus_one(k, minimum, expected):
-    assert default_minimum(PoolPolicy(SPEC, k, minimum=minimum)) == expected
 
 
 K = 3
@@ -151,13 +142,8 @@ def compared(vectors, entries, mine: list[int], k=K) -> list[bytes]:
     """By comparing each with the newest in float64: the bytes of the k nearest, in their order."""
     vectors = np.asarray(vectors, np.float32).astype(np.float64)
     others = [place for place in range(len(entries)) if place not in mine]
-    nearest = sorted(
-        others,
-        key=lambda place: (
-            float(np.linalg.norm(vectors[place] - vectors[mine[0]])),
-            entries[place].entry,
-        ),
-    )
+    far = np.linalg.norm(vectors - vectors[mine[0]], axis=1)
+    nearest = sorted(others, key=lambda place: (float(far[place]), entries[place].entry))
     return sorted(entries[place].entry for place in nearest[:k])
 
 
@@ -218,27 +204,6 @@ def test_huge_entries_do_not_make_the_search_slow():
     assert len(seen) < 40
 
 
-def test_many_clients_share_one_pass(monkeypatch):
-    """Their searches are one product, and answered as one by one, each without its own."""
-    rng = np.random.default_rng(2)
-    vectors = rng.standard_normal((120, 40))
-    entries, pool = pool_of(vectors)
-    passes = []
-    products = Neighbours._products
-    monkeypatch.setattr(
-        Neighbours, "_products", lambda self, q: passes.append(len(q)) or products(self, q)
-    )
-    asked = [[entries[n].handle, entries[n + 1].handle] for n in range(0, 100)]
-    asked[3:5] = [[], [b"unknown"]]
-    found = served(pool, asked)
-    assert passes == [98]
-    for n, experts in enumerate(found):
-        if n in (3, 4):
-            assert experts == []
-        else:
-            assert experts == compared(vectors, entries, [n, n + 1])
-
-
 def test_of_a_repeated_handle_the_newest_entry_is_asked_from_in_any_order():
     own = [entry(0, value, generation=g) for g, value in ((1, 0.0), (2, 10.0))]
     own = [dataclasses.replace(each, handle=b"h" * 32) for each in own]
@@ -270,7 +235,8 @@ def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
             return self.transport.exchange(*args)
 
     monkeypatch.setattr(attempts, "ResidentPool", Watched)
-    with opened(storage.create("privacy.mechanism=none")) as simulation:
+    alone = "evaluation.local_twins=false"
+    with opened(storage.create("privacy.mechanism=none", alone)) as simulation:
         execute(over(simulation, Watching(simulation.run.transport)), SilentObserver())
     # None in the first round, in which nobody has an entry yet.
     assert len(made) == 2
@@ -309,10 +275,7 @@ def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, m
     assert all(files.log and len(files.rows) == 4 for files in watcher.seen)
     seen = []
     for files in watcher.seen:
-        there = survivors[files.generation]
-        owners = {
-            handle(identities[name][1], run.run_id, files.generation): identities[name][0]
-            for name in there
-        }
-        seen.append(files.shown([identities[name][0] for name in there], owners))
+        there = [identities[name] for name in survivors[files.generation]]
+        owners = {handle(own, run.run_id, files.generation): name for name, own in there}
+        seen.append(files.shown([name for name, _ in there], owners))
     assert chance(seen) > SIGNIFICANCE

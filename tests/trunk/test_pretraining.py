@@ -79,6 +79,7 @@ def test_the_shipped_weights_are_of_the_recipe_in_the_code():
     assert header["seed"] == str(Recipe.seed)
 
 
+@pytest.mark.slow
 def test_the_shipped_model_knows_seen_styles_and_leaves_room_on_unseen_ones(shipped):
     # Images of the federation's stream, which no training sees; other seeds give other images.
     split = shapes_dataset(0, 0, 10).test

@@ -7,9 +7,9 @@ every run of the tests.
 
 from __future__ import annotations
 
-import json
 import re
-from types import MappingProxyType
+from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from platform.errors import ConfigError
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
+from platform.wire.layout import UploadLayout
 from privacy import SensitivityViolation
 from privacy.auditing import RecordScores, gaussian_claim, judge_record_unit
 from privacy.training import LocalTrainer, TrainingPlan
@@ -36,6 +37,7 @@ from tests.trunk._audits import (
     NOISE,
     Auditor,
     bare_entry,
+    cases,
     halve_noise,
     reasons,
     repeat_noise,
@@ -46,6 +48,7 @@ from tests.trunk._runs import NONE
 INDEPENDENT = "pool.noise=independent"
 ADAPTIVE = (INDEPENDENT, "privacy.adaptive_clipping={}")
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
+COMES = "privacy.relation=add_or_remove_one"
 SKELLAM = "privacy.noise_distribution=skellam"
 # What is refuted at the lowest layer is in `tests/privacy/auditing/test_mutants.py`.
 MECHANISMS = {
@@ -55,14 +58,10 @@ MECHANISMS = {
     "distributed": (DISTRIBUTED,),
     "central": ("privacy.mechanism=central_noise",),
 }
-ADAPTED = "distributed, skellam, adaptive"
 MORE = {
-    "upload, add or remove": (
-        "privacy.relation=add_or_remove_one",
-        "privacy.noise_multiplier=0.75",
-    ),
+    "upload, add or remove": (COMES, "privacy.noise_multiplier=0.75"),
     "upload, adaptive": ADAPTIVE,
-    ADAPTED: (DISTRIBUTED, SKELLAM, *ADAPTIVE),
+    "distributed, skellam, adaptive": (DISTRIBUTED, SKELLAM, *ADAPTIVE),
     "distributed, colluders": (DISTRIBUTED, "secure_aggregation.corrupt=2"),
     "central, adaptive, no masks": (
         "privacy.mechanism=central_noise",
@@ -70,8 +69,8 @@ MORE = {
         *ADAPTIVE,
     ),
 }
-FEW = ("upload, independent", "distributed", "central")
-each = pytest.mark.parametrize("mechanism", [MECHANISMS[name] for name in FEW], ids=FEW)
+EVERY = {**MECHANISMS, **MORE}
+FEW = {name: EVERY[name] for name in ("upload, independent", "distributed", "central")}
 
 
 @pytest.fixture(scope="module")
@@ -80,33 +79,21 @@ def audit(make_storage) -> Auditor:
     return Auditor(plan_run(config, SilentObserver(), Surroundings()))
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        *MECHANISMS.values(),
-        *(
-            one if name == ADAPTED else pytest.param(one, marks=pytest.mark.slow)
-            for name, one in MORE.items()
-        ),
-    ],
-    ids={**MECHANISMS, **MORE}.keys(),
-)
+@cases(EVERY, "upload", "distributed")
 def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
     verdicts = audit(*NOISE, *mechanism)
     assert set(verdicts) == {"sum", "pool"}
     for verdict in verdicts.values():
+        result, bound = verdict.result, verdict.result.gaussian
         assert verdict.passed, verdict.reasons
-        assert verdict.result.is_tight
-        assert verdict.result.clip_respected
-        assert verdict.result.power > 0.9
-        assert verdict.result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
-        bound = verdict.result.gaussian
+        assert result.is_tight and result.clip_respected and result.power > 0.9
+        assert result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
         assert bound is not None
         # Four deviations of what so many canaries show, either way.
         assert 0.7 * bound.ceiling < bound.epsilon < 1.3 * bound.ceiling
 
 
-@each
+@cases(FEW, "central")
 def test_noise_halved_is_refuted(audit, monkeypatch, mechanism):
     halve_noise(monkeypatch)
     for verdict in audit(*NOISE, *mechanism).values():
@@ -115,14 +102,14 @@ def test_noise_halved_is_refuted(audit, monkeypatch, mechanism):
         assert "variance" in reasons(verdict)
 
 
-@each
+@cases(FEW, "upload, independent")
 def test_clip_skipped_is_refuted(audit, monkeypatch, mechanism):
     skip_clip(monkeypatch)
     for verdict in audit(*NOISE, *mechanism, canaries=200).values():
         assert not verdict.result.clip_respected
 
 
-@each
+@cases(FEW, "distributed")
 def test_same_noise_each_round_is_refuted(audit, monkeypatch, mechanism):
     repeat_noise(monkeypatch)
     for verdict in audit(*NOISE, *mechanism, canaries=100).values():
@@ -141,7 +128,7 @@ def test_same_noise_in_sum_and_pool_with_two_charges_is_refuted(audit, monkeypat
     assert "correlated" in reasons(verdicts["pool"])
 
 
-@each
+@cases(FEW, "upload, independent")
 def test_pool_entry_un_noised_is_refuted(audit, monkeypatch, mechanism):
     bare_entry(monkeypatch)
     verdicts = audit(*NOISE, *mechanism, canaries=200)
@@ -151,11 +138,8 @@ def test_pool_entry_un_noised_is_refuted(audit, monkeypatch, mechanism):
 
 def test_a_weight_under_a_mechanism_is_refuted(audit, monkeypatch):
     """A client that counts seven times moves the sum seven times as far."""
-    from platform.wire.layout import UploadLayout
-
-    monkeypatch.setattr(
-        UploadLayout, "weigh", lambda self, levels, weight: levels * type(levels[0])(weight)
-    )
+    weigh = lambda self, levels, weight: levels * type(levels[0])(weight)  # noqa: E731
+    monkeypatch.setattr(UploadLayout, "weigh", weigh)
     assert not audit(*NOISE, "privacy.mechanism=central_noise", canaries=200)["sum"].passed
 
 
@@ -164,24 +148,15 @@ def test_what_claims_nothing_is_not_audited(audit):
         audit(NONE)
 
 
-def command(tmp_path) -> list[str]:
-    small = ["--set", "task.test_per_class=6", "--set", "task.shots=1"]
-    return [*small, "--set", f"storage.url=sqlite:///{tmp_path}/sotto.db"]
-
-
 @pytest.mark.slow
 def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
-    small = [*command(tmp_path), "--canaries", "100"]
-    outcome = sotto("audit-privacy", "expert-pool", *small, "--json")
+    changes = ("task.test_per_class=6", "task.shots=1", f"storage.url=sqlite:///{tmp_path}/s.db")
+    small = [part for change in changes for part in ("--set", change)]
+    outcome = sotto("audit-privacy", "expert-pool", *small, "--canaries", "100", "--json")
     assert outcome.code == 0, outcome.err
-    documents = json.loads(outcome.out)
-    assert [d["channel"] for d in documents] == [
-        *("sum", "pool", "offers", "folders", "failures", "peers")
-    ]
-    assert all(d["passed"] for d in documents)
-
-
-# --- the picture ----------------------------------------------------------------------------------
+    channels = ("sum", "pool", "offers", "folders", "failures", "peers")
+    assert [d["channel"] for d in outcome.document] == [*channels]
+    assert all(d["passed"] for d in outcome.document)
 
 
 def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> ChannelAudit:
@@ -190,26 +165,16 @@ def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> Ch
     scores = np.where(included, real / 2, -real / 2) + rng.standard_normal(canaries)
     table = RecordScores(("update",), (scores / claimed + 0.5)[:, None], included)
     result = judge_record_unit(table, gaussian_claim(claimed, 1e-5))
-    return ChannelAudit(
-        channel="sum",
-        mechanism="upload_noise",
-        result=result,
-        scores=scores,
-        included=included,
-        problems=(),
-    )
+    facts = {"channel": "sum", "mechanism": "upload_noise", "problems": ()}
+    return ChannelAudit(result=result, scores=scores, included=included, **facts)
 
 
 def test_every_channel_is_drawn_and_a_refuted_one_is_named(tmp_path):
     path = tmp_path / "audit.svg"
-    draw([outcome(), outcome()], path, ["channel-0", "channel-1"])
+    draw([outcome(), outcome(real=3.0)], path, ["channel-0", "channel-1"])
     text = path.read_text("utf-8")
-    # Each name stands above its panel and beside its interval.
-    for index in range(2):
-        assert len(re.findall(f"<!-- channel-{index} -->", text)) == 2
-    assert "refuted" not in text.lower()
-    draw([outcome(real=3.0)], path)
-    assert "upload_noise, sum: REFUTED" in path.read_text("utf-8")
+    assert re.findall(r"<!-- channel-\d: REFUTED", text) == ["<!-- channel-1: REFUTED"]
+    assert "<!-- channel-0 -->" in text
 
 
 def test_scores_are_brought_to_the_claims_scale():
@@ -218,15 +183,10 @@ def test_scores_are_brought_to_the_claims_scale():
     assert scaled.tolist() == [0.0, 1.5, -1.5]
 
 
-# --- every method ---------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["pfedmoap", "promptfl"])
 @pytest.mark.parametrize("target", [2.0, 8.0])
-@pytest.mark.parametrize(
-    "mechanism", {**MECHANISMS, **MORE}.values(), ids={**MECHANISMS, **MORE}.keys()
-)
+@pytest.mark.parametrize("mechanism", EVERY.values(), ids=EVERY.keys())
 def test_calibrated_builds_of_every_method(make_storage, method, target, mechanism):
     name = f"method.name={method}"
     chosen = (name, "method.context_tokens=2") if method == "promptfl" else ()
@@ -246,25 +206,19 @@ def test_calibrated_builds_of_every_method(make_storage, method, target, mechani
 PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")
 REPLACE = ("privacy.relation=replace_one", "privacy.noise_multiplier=0.7")
 # Under a smaller claim few canaries refute a build that hides nothing.
-NOISY = "privacy.noise_multiplier=1.0"
-PLANS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "plain": PROMPT_FL,
-        "replaced": (*PROMPT_FL, *REPLACE),
-        "gated": (NOISY,),
-    }
-)
+GATED = ("privacy.noise_multiplier=1.0",)
 
 
 @pytest.fixture(scope="module")
-def plans(make_storage) -> dict[str, RunPlan]:
+def plan(make_storage) -> Callable[..., RunPlan]:
     storage = make_storage("records")
 
-    def plan(*overrides: str) -> RunPlan:
+    @cache
+    def made(*overrides: str) -> RunPlan:
         config = storage.config(*DP_SGD, *overrides)
         return plan_run(config, SilentObserver(), Surroundings())
 
-    return {name: plan(*overrides) for name, overrides in PLANS.items()}
+    return made
 
 
 def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
@@ -273,20 +227,18 @@ def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "mu", "canaries"), [("replaced", 2 / 0.7, 40), ("gated", 1.0, 40)]
-)
-def test_the_right_training_is_not_refuted(plans, name, mu, canaries):
-    audit = audited(plans[name], canaries)
+@pytest.mark.parametrize(("overrides", "mu"), [((*PROMPT_FL, *REPLACE), 2 / 0.7), (GATED, 1.0)])
+def test_the_right_training_is_not_refuted(plan, overrides, mu):
+    audit = audited(plan(*overrides), 40)
     assert audit.passed, audit.reasons
     assert (audit.channel, audit.result.unit) == ("training", "record")
     assert audit.result.claimed_mu == pytest.approx(mu)
     assert audit.result.is_tight
 
 
-def test_same_noise_in_each_training_is_refuted(plans, monkeypatch):
+def test_same_noise_in_each_training_is_refuted(plan, monkeypatch):
     repeat_noise(monkeypatch)
-    assert "correlated" in reasons(audited(plans["plain"], 10))
+    assert "correlated" in reasons(audited(plan(*PROMPT_FL), 10))
 
 
 def raw_gate(self, view, data, trainer, rng) -> LocalResult:
@@ -303,19 +255,19 @@ def raw_gate(self, view, data, trainer, rng) -> LocalResult:
     return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, {**parts, CONTEXT: context})
 
 
-def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkeypatch):
+def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plan, monkeypatch):
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
     with pytest.raises(SensitivityViolation):
-        audited(plans["gated"], 10)
+        audited(plan(*GATED), 10)
 
 
 @pytest.mark.slow
-def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
+def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plan, monkeypatch):
     """The same with the rule switched off: the audit does not rely on it."""
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
     monkeypatch.setattr(platform.parties.totality, "seal", lambda examples: examples)
     monkeypatch.setattr(platform.parties.totality, "require_released", lambda *_, **__: None)
-    audit = audited(plans["gated"], 70)
+    audit = audited(plan(*GATED), 70)
     assert not audit.result.passed
     found = reasons(audit)
     assert "'personal state'" in found
@@ -334,8 +286,6 @@ def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch
     ],
     ids=["three steps", "sampled", "replaced"],
 )
-def test_every_method_under_dp_sgd(make_storage, method, overrides):
-    config = make_storage("methods").config(*DP_SGD, *method, *overrides)
-    plan = plan_run(config, SilentObserver(), Surroundings())
-    audit = audited(plan, 1000)
+def test_every_method_under_dp_sgd(plan, method, overrides):
+    audit = audited(plan(*method, *overrides), 1000)
     assert audit.passed, audit.reasons

@@ -6,6 +6,7 @@ And each way to help a peer, to show a failure or to read too much is refuted.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,8 @@ from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from privacy import ProtocolViolation
-from tests.trunk._audits import DP_SGD, NOISE
-from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
-    GATHERING,
-    NO_POOL,
-    RECORDS,
-    Storage,
-)
+from tests.trunk._audits import DP_SGD, NOISE, cases
+from tests.trunk._runs import ADAPTIVE, FIXED, GATHERING, NO_POOL, RECORDS, Storage
 
 CENTRAL = ("privacy.mechanism=central_noise", *FIXED, *NO_POOL)
 PLAIN = "secure_aggregation={enabled: false}"
@@ -51,20 +45,21 @@ EVERY = {
 }
 
 
+def planned(storage: Storage, *overrides: str) -> RunPlan:
+    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+
+
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
-    return audit_peers(plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings))
+    return audit_peers(planned(storage, *overrides))
 
 
-@pytest.mark.parametrize("mechanism", EVERY.values(), ids=EVERY.keys())
+@cases(EVERY, "distributed", "central, experts", "central, no masks")
 def test_the_right_build_is_not_refuted(storage: Storage, mechanism: tuple[str, ...]) -> None:
     verdict = audit(storage, *mechanism)
     assert verdict.passed, verdict.reasons
     assert verdict.rounds >= 12
     # Under masks a peer can spoil a round. Without them its upload is clipped, or refused alone.
     assert (verdict.lost > 0) == (PLAIN not in mechanism)
-
-
-# --- mutants --------------------------------------------------------------------------------------
 
 
 def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any) -> None:
@@ -78,12 +73,10 @@ def test_a_check_before_the_noise_is_refuted(storage: Storage, monkeypatch: Any)
 
     monkeypatch.setattr(SumProtection, "noised", checked)
     verdict = audit(storage, *CENTRAL)
-    assert any("just short of the longest bare sum" in reason for reason in verdict.reasons)
+    assert any("just short" in reason for reason in verdict.reasons)
 
 
-def test_noise_after_decoding_is_refuted_at_half_of_the_ring(
-    storage: Storage, monkeypatch: Any
-) -> None:
+def test_noise_after_decoding_is_refuted_at_half_of_the_ring(storage, monkeypatch):
     """Though every check looks at the noised sum: the wrap is one of the bare sum."""
     kept: dict[int, Any] = {}
 
@@ -116,7 +109,7 @@ def test_a_number_in_a_reason_is_refuted(storage: Storage, monkeypatch: Any) -> 
 
     monkeypatch.setattr(platform.protection.sums, "require_plausible_norm", told)
     verdict = audit(storage, *CENTRAL)
-    assert any("the reason for a lost round depends on the data" in r for r in verdict.reasons)
+    assert any("the reason for a lost round" in reason for reason in verdict.reasons)
 
 
 def test_a_sum_in_floating_point_is_refuted(storage: Storage, monkeypatch: Any) -> None:
@@ -165,15 +158,16 @@ FAILING = {
 }
 
 
-def planned(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+@pytest.fixture(scope="module")
+def network(make_storage) -> RunPlan:
+    return planned(make_storage("network"), *NETWORK)
 
 
 def audit_failures(run: RunPlan) -> FailureAudit:
     return audit_failing(AuditPlan(run, canaries=0))
 
 
-@pytest.mark.parametrize("mechanism", FAILING.values(), ids=FAILING.keys())
+@cases(FAILING, "upload")
 def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, mechanism):
     verdict = audit_failures(planned(storage, *mechanism))
     assert verdict.passed, verdict.reasons
@@ -182,53 +176,46 @@ def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, m
     assert 0 < verdict.failed
 
 
+@pytest.mark.slow
 def test_a_collection_is_played(storage: Storage):
     verdict = audit_failures(planned(storage.gathering(), *GATHERING, *FIXED, "pool.noise=null"))
     assert verdict.passed, verdict.reasons
 
 
-# --- mutants --------------------------------------------------------------------------------------
-
-
-def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
+def test_failures_that_raise_are_refuted(network: RunPlan, monkeypatch):
     """As it was: who errors holds the class, and no ledger knows."""
-    run = planned(storage, *NETWORK)
     monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
-    verdict = audit_failures(run)
-    assert not verdict.passed
+    verdict = audit_failures(network)
     assert any("against class" in reason for reason in verdict.reasons)
 
 
-def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
-    run = planned(storage, *NETWORK)
+def change_nothing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any], Any]) -> None:
+    """What a failed client sends in place of an update is something else."""
     original = Protection.prepare_nothing
 
-    def bare(self: Protection, *arguments: Any) -> Any:
+    def changed(self: Protection, *arguments: Any) -> Any:
         prepared = original(self, *arguments)
-        middle = np.full_like(prepared.levels, self.sums.grid().largest_level // 2)
-        return dataclasses.replace(prepared, levels=middle)
+        levels = change(prepared.levels, self.sums.grid())
+        return dataclasses.replace(prepared, levels=levels)
 
-    monkeypatch.setattr(Protection, "prepare_nothing", bare)
-    verdict = audit_failures(run)
-    assert not verdict.passed
-    assert "variance" in " ".join(verdict.reasons)
+    monkeypatch.setattr(Protection, "prepare_nothing", changed)
 
 
+@pytest.mark.slow
+def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
+    change_nothing(monkeypatch, lambda levels, grid: np.full_like(levels, grid.largest_level // 2))
+    assert "variance" in " ".join(audit_failures(network).reasons)
+
+
+@pytest.mark.slow
 def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
     """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
     run = planned(storage, *FAILING["central"])
-    original = Protection.prepare_nothing
-
-    def shifted(self: Protection, *arguments: Any) -> Any:
-        prepared = original(self, *arguments)
-        return dataclasses.replace(prepared, levels=prepared.levels ^ np.uint64(1 << 12))
-
-    monkeypatch.setattr(Protection, "prepare_nothing", shifted)
+    change_nothing(monkeypatch, lambda levels, grid: levels ^ np.uint64(1 << 12))
     assert audit_failures(run).reasons == ("the upload of a failed client is not zero",)
 
 
-def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
-    run = planned(storage, *NETWORK)
+def test_a_failure_without_a_charge_is_refuted(network: RunPlan, monkeypatch):
     original = Client._reserve
 
     def unless_failed(self: Client, *arguments: Any) -> None:
@@ -236,7 +223,7 @@ def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
             original(self, *arguments)
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
-    assert not audit_failures(run).passed
+    assert not audit_failures(network).passed
 
 
 # --- folders and offers ---------------------------------------------------------------------------
@@ -252,8 +239,7 @@ BEGINNINGS = {
 
 
 def audit_of_folders(storage: Storage, *overrides: str) -> FolderAudit:
-    run = plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
-    return audit_folders(game_of(AuditPlan(run, canaries=0)))
+    return audit_folders(game_of(AuditPlan(planned(storage, *overrides), canaries=0)))
 
 
 @pytest.mark.slow
@@ -264,22 +250,19 @@ def test_right_beginnings_are_not_refuted(storage: Storage, name: str):
     assert verdict.folders == (7 if name == "records" else 4)
 
 
-def test_shots_that_depend_on_how_many_images_others_have_are_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+def test_shots_that_depend_on_how_many_images_others_have_are_refuted(storage, monkeypatch):
     def drawn(train: Any, own: Any, shots: int, key: bytes) -> Any:
         rng = np.random.default_rng(len(train.labels))
         return np.sort(rng.choice(own, min(shots, len(own)), replace=False))
 
     monkeypatch.setattr(platform.data.loading, "_few_shots", drawn)
     reasons = audit_of_folders(storage, *NOISE, *NO_POOL).reasons
-    assert "thrice the images: another client has other records" in reasons
-    assert "thrice the images: another client sends other numbers" in reasons
+    for words in ("another client has other records", "another client sends other numbers"):
+        assert f"thrice the images: {words}" in reasons
 
 
-def test_a_split_that_permutes_all_records_is_refuted(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.slow
+def test_a_split_that_permutes_all_records_is_refuted(storage, monkeypatch):
     def permuted(client: Any, split: Any, share: float, key: bytes) -> Any:
         order = np.random.default_rng(0).permutation(client.train)
         first = int(share * len(order))

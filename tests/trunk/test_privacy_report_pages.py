@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -29,9 +28,9 @@ EXECUTABLE = {"script", "iframe", "object", "embed", "form", "base", "img", "lin
 @pytest.fixture(scope="module")
 def report(make_storage: Callable[[str], Storage]) -> Report:
     """Of two runs beside each other, with plots, a limit, and one client lost."""
-    storage = make_storage("pages")
-    runs = [storage.run(OS, "rounds=2", *more).run_id for more in ((), (NONE,))]
-    return report_on(storage, *runs)
+    short, storage = ("rounds=2", "evaluation.local_twins=false"), make_storage("pages")
+    first, second = storage.run(OS, *short), storage.run(NONE, *short)
+    return report_on(storage, first.run_id, second.run_id)
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +55,14 @@ def with_texts(value: Any, text: str) -> Any:
     return value
 
 
-# --- nothing hostile gets through ----------------------------------------------------------------
-
-
 def test_no_text_of_a_document_becomes_markup(report):
     hostile = with_texts(report, HOSTILE)
     html = html_page(replace(hostile, bases=report.bases))
     found, harmless = read_page(html), read_page(html_page(report))
-    assert [tag.name for tag in found.tags] == [tag.name for tag in harmless.tags]
-    assert [sorted(tag.attributes) for tag in found.tags] == [
-        sorted(tag.attributes) for tag in harmless.tags
-    ]
+    tags = [[(tag.name, sorted(tag.attributes)) for tag in one.tags] for one in (found, harmless)]
+    assert tags[0] == tags[1]
     # Not a template's either.
-    assert "{{7*7}}" in html and "49" not in re.sub(r"\d{3,}", "", found.named("h1")[0].text)
-    assert found.named("h1")[0].text == HOSTILE
+    assert "{{7*7}}" in html and found.named("h1")[0].text == HOSTILE
 
 
 @pytest.mark.parametrize(
@@ -82,17 +75,13 @@ def test_no_text_of_a_document_becomes_markup(report):
 )
 def test_what_somebody_wrote_into_the_database_stays_text(sotto, own_copy, statement):
     execute_and_rehash(own_copy.storage.file, statement)
-    answer = sotto(
-        *("report", own_copy.run_id, "--storage", own_copy.storage.url, "--format", "html")
-    )
+    place = ("--storage", own_copy.storage.url)
+    answer = sotto("report", own_copy.run_id, *place, "--format", "html")
     assert "<script" not in answer.out and "<img" not in answer.out
     if answer.code == 0:
         assert not {tag.name for tag in read_page(answer.out).tags} & EXECUTABLE
     else:
         assert answer.out == "" and answer.err.startswith("error: ")
-
-
-# --- one file, offline, without a script ---------------------------------------------------------
 
 
 def test_the_page_is_one_file_that_fetches_nothing_and_runs_nothing(page):
@@ -116,9 +105,6 @@ def test_every_number_has_a_link_to_what_it_rests_on(report, page):
     assert len(numbers) == len(proofs) > 30
     wanted = {f"#proof-{n}" for n in range(1, len(report.bases) + 1)}
     assert {t.attributes["href"] for t in proofs} == wanted
-
-
-# --- readable by all -----------------------------------------------------------------------------
 
 
 def test_pictures_say_in_words_what_they_show_and_do_not_count_on_colour(report, page):
@@ -164,20 +150,22 @@ def test_a_browser_finds_no_barrier_at_any_width(report, tmp_path, width):
 
 
 @pytest.fixture(scope="module")
-def pdf(report: Report) -> Any:
-    return read_pdf(report)
+def weasyprint() -> Any:
+    try:
+        return rendering.load_weasyprint()
+    except (ImportError, OSError) as error:
+        pytest.skip(f"no PDF can be laid out here: {error}")
 
 
 @pytest.mark.slow
-def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report, pdf):
+def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report):
+    pdf = read_pdf(report)
     catalog = pdf.trailer["/Root"]
     assert catalog["/MarkInfo"]["/Marked"] and catalog["/Lang"] == "en"
     assert catalog["/ViewerPreferences"]["/DisplayDocTitle"]
     assert pdf.metadata.title == report.title
     assert "pdfuaid:part" in str(catalog["/Metadata"].get_data())
-    kinds: dict[str, int] = {}
-    for kind in structure(catalog["/StructTreeRoot"]):
-        kinds[kind] = kinds.get(kind, 0) + 1
+    kinds = Counter(structure(catalog["/StructTreeRoot"]))
     assert kinds["/H1"] == 1 and kinds["/Figure"] == 2
     assert kinds["/H2"] >= len(report.sections) + 1
     assert {"/Table", "/TH", "/TD", "/Caption", "/L", "/LI", "/Link", "/P"} <= kinds.keys()
@@ -196,7 +184,7 @@ def structure(node: Any) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, pdf):
+def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_path, weasyprint):
     file = tmp_path / "report.pdf"
     command = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")
     answer = sotto(*command, "--output", str(file))
@@ -207,43 +195,28 @@ def test_a_pdf_is_written_and_another_file_is_left_alone(sotto, noised_run, tmp_
     assert again.code == 2 and "exists already" in again.err and file.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "smuggled",
-    [
-        '<img alt="x" src="file:///etc/hostname">',
-        '<link rel="stylesheet" href="http://localhost/x.css">',
-    ],
-)
-def test_what_would_be_fetched_ends_the_making_of_a_pdf(report, pdf, monkeypatch, smuggled):
-    monkeypatch.setattr(
-        rendering,
-        "html_page",
-        lambda one: html_page(one).replace("</body>", f"{smuggled}</body>"),
-    )
-    fetching = importlib.import_module("weasyprint.urls")
-    with pytest.raises(fetching.FatalURLFetchingError, match=r"^Error fetching"):
+@pytest.mark.parametrize("smuggled", ["img src", "link rel='stylesheet' href"])
+def test_what_would_be_fetched_ends_the_making_of_a_pdf(report, monkeypatch, weasyprint, smuggled):
+    page = f"<html lang='en'><title>t</title><body><{smuggled}='http://localhost/x'></body></html>"
+    monkeypatch.setattr(rendering, "html_page", lambda _: page)
+    with pytest.raises(weasyprint.urls.FatalURLFetchingError, match="Error fetching"):
         pdf_file(report)
 
 
-def test_a_missing_library_is_one_sentence_and_leaves_no_file(
-    sotto, noised_run, monkeypatch, tmp_path
-):
+def test_without_its_library_no_pdf_is_made(sotto, noised_run, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "weasyprint", None)
     file = tmp_path / "report.pdf"
     report = ("report", "latest", "--storage", noised_run.storage.url, "--format", "pdf")
     answer = sotto(*report, "--output", str(file))
     assert (answer.code, answer.out) == (2, "") and not file.exists()
-    assert "pip install -e '.[pdf]'" in answer.err and answer.err.count("\n") == 1
-
-
-# --- bad input -----------------------------------------------------------------------------------
+    assert "'.[pdf]'" in answer.err and answer.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("--format", "pdf"), "--output: is missing"),
-        (("--format", "html", "--json"), "--json: prints a run in short"),
+        (("--format", "html", "--json"), "--json: prints"),
         (("--compare", "latest"), "--compare: "),
         (("--format", "html", "--output", "/proc/none/report.html"), "cannot be written"),
     ],

@@ -23,38 +23,33 @@ from platform.parties.client import Client
 from platform.parties.expectations import expectations_of, require_broadcast
 from platform.parties.profile import as_sent
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
+from privacy import GroupCounts
 from tests.trunk._audits import NOISE
 from tests.trunk._runs import (
     ADAPTIVE,
     NO_POOL,
     RECORDS,
-    Crash,
     Storage,
     comparable,
-    crash_at,
+    crashed,
     gaussian_epsilon,
     opened,
     warnings_of,
 )
 
 K, WIDTH = 2, 256
-GROUPED = (
-    *NO_POOL,
-    f"pool={{kind: groups, experts: {K}}}",
-    "rounds=2",
-    "evaluation.local_twins=false",
-)
+POOL = f"pool={{kind: groups, experts: {K}}}"
+GROUPED = (*NO_POOL, POOL, "rounds=2", "evaluation.local_twins=false")
 CENTRAL, DISTRIBUTED = "privacy.mechanism=central_noise", "privacy.mechanism=distributed_noise"
 BARE = "privacy={mechanism: none}"
 VALIDATED = ("task.validation_share=0.5", "task.shots=4", "evaluation.release=noised")
 STEP = {0: 0.03, 1: -0.01}
 
 
-def force(
-    monkeypatch, groups: dict[int, int], *, failing: int | None = None, number: int = K
-) -> None:
+def force(monkeypatch, groups: dict[int, int], *, failing=None, number: int = K) -> None:
     """Clients, by their place in order, train nothing and are in these groups."""
 
     def train(profile, make_trainer, view, *, round_number, noise):
@@ -77,26 +72,24 @@ FORCED = {0: 0, 1: 1, 2: 0, 3: 0, 4: 1}
 SWAPPED = {0: 1, 1: 0, 2: 0, 3: 0, 4: 1}
 
 
-def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_or_goes(
-    storage: Storage,
-):
+def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_or_goes(storage):
     noise = (CENTRAL, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
     done = storage.run(*GROUPED, *noise)
     spent = done.summary["final"]["epsilon"]["observer"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-3)
-    paid = storage.run(*GROUPED, *noise, "privacy.relation=add_or_remove_one").summary
-    expected = gaussian_epsilon(2 * 4.0 / math.hypot(1.0, 0.25), 2)
+    paid = storage.run(*GROUPED, *noise, "privacy.relation=add_or_remove_one", "rounds=1").summary
+    expected = gaussian_epsilon(2 * 4.0 / math.hypot(1.0, 0.25), 1)
     assert paid["final"]["epsilon"]["observer"] == pytest.approx(expected, rel=1e-3)
     for entry in (document["groups"] for document in done.summary["rounds"]):
         assert len(entry["counts"]) == K and entry["floor"] == pytest.approx(max(1.0, entry["std"]))
-        kept = [k for k in range(K) if entry["counts"][k] < entry["floor"]]
-        assert entry["kept"] == kept
+        assert entry["kept"] == [k for k in range(K) if entry["counts"][k] < entry["floor"]]
     query = "SELECT clipping_norm FROM ledger WHERE run_id = ?"
     norms = {norm for (norm,) in storage.rows(query, done.run_id)}
     assert 1.0 < min(norms) and max(norms) < 1.001
-    assert any("private experts: each client picked" in w for w in warnings_of(done.summary))
+    assert any("private experts:" in words for words in warnings_of(done.summary))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mechanism", "beside"),
     [
@@ -124,9 +117,7 @@ def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch)
     assert entry == {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
 
 
-def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
-    storage: Storage, monkeypatch
-):
+def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(storage, monkeypatch):
     force(monkeypatch, dict.fromkeys(range(5), 0), number=3)
     split = "pool={kind: groups, experts: 3, empty: split}"
     with opened(storage.create(*GROUPED, BARE, split, "rounds=1")) as simulation:
@@ -139,7 +130,7 @@ def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
     assert state[2].tobytes() == before[2].tobytes()
     entry = summary["rounds"][0]["groups"]
     assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
-    assert any("in 1 of 1 rounds an expert that nobody" in w for w in warnings_of(summary))
+    assert any("in 1 of 1 rounds" in words for words in warnings_of(summary))
 
 
 def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
@@ -148,12 +139,6 @@ def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
     done = storage.run(*GROUPED, CENTRAL, *quiet, "cohort.dropout_rate=0.0", "rounds=1")
     entry = done.summary["rounds"][0]["groups"]
     assert entry["counts"] == pytest.approx([3, 1], abs=0.01)
-
-
-def dump(storage: Storage) -> str:
-    """All rows of the coordinator's database."""
-    with closing(sqlite3.connect(storage.file)) as connection:
-        return "\n".join(connection.iterdump())
 
 
 def settled(storage: Storage) -> str:
@@ -180,24 +165,23 @@ def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apa
             patched.setattr(InGroups, "personalise", lambda self, view, *rest: view.personal)
             done = storage.run(*GROUPED, BARE)
         left[name] = settled(storage)
-        personal[name] = [
-            int(decode_arrays(own)[CHOICE]) for own, _ in done.personal_parts().values()
-        ]
+        parts = done.personal_parts().values()
+        personal[name] = [int(decode_arrays(own)[CHOICE]) for own, _ in parts]
         clients = done.folder / "clients"
         for file in storage.folder.rglob("*"):
             if file.is_file() and clients not in file.parents:
                 assert CHOICE.encode() not in file.read_bytes(), file
         assert "choice" not in json.dumps(done.summary)
-        assert "choice" not in dump(storage)
+        with closing(sqlite3.connect(storage.file)) as connection:
+            assert "choice" not in "\n".join(connection.iterdump())
     assert left["one"] == left["other"]
     # The stores of the clients do tell, so there was something to find.
     assert personal["one"] != personal["other"]
     assert "choice" not in caplog.text
 
 
-def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
-    storage: Storage, monkeypatch
-):
+@pytest.mark.slow
+def test_a_client_that_dies_between_picking_and_sending_picks_the_same(storage, monkeypatch):
     whole = storage.run(*GROUPED, DISTRIBUTED)
     original, picked = InGroups.best_for, []
 
@@ -208,11 +192,8 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
         return choice
 
     monkeypatch.setattr(InGroups, "best_for", watching)
-    with monkeypatch.context() as patched:
-        crash_at(patched, Client, "_upload", 6)
-        with pytest.raises(Crash), opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
-            run_id = simulation.run_id
-            execute(simulation, SilentObserver())
+    simulation = storage.create(*GROUPED, DISTRIBUTED)
+    run_id = crashed(monkeypatch, simulation, Client, "_upload", 6)
     died = picked[-1]
     resumed = storage.resume(run_id)
     again = [choice for place, choice in picked[len(picked) - 1 :: -1] if place == died[0]]
@@ -221,8 +202,6 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
 
 
 def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage, monkeypatch):
-    from platform.protection.sums import SumProtection
-
     work, carry, carried = totality.work, SumProtection.carry, []
 
     def hostile(local):
@@ -235,49 +214,50 @@ def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage,
         return carry(self, vector, *noise)
 
     monkeypatch.setattr(SumProtection, "carry", watching)
-    monkeypatch.setattr(
-        "platform.parties.client.work", lambda local, remember: work(hostile(local), remember)
-    )
+    working = lambda local, remember: work(hostile(local), remember)  # noqa: E731
+    monkeypatch.setattr("platform.parties.client.work", working)
     storage.run(*GROUPED, CENTRAL, "rounds=1")
     sent = [vector for vector in carried if not vector.any()]
     # A failed client trains once more, on its own ground, and throws that away.
     assert len(sent) >= 4 and all(vector.shape == (K * WIDTH + K,) for vector in carried)
 
 
-@pytest.mark.parametrize(
-    "cheat",
-    [
-        lambda update, group: (np.ones_like(update), group),
-        lambda update, group: (update, 1 - group),
-        lambda update, group: (update, None),
-        lambda update, group: (update, K),
-    ],
+CHEATS = (
+    lambda update, group: (np.ones_like(update), group),
+    lambda update, group: (update, 1 - group),
+    lambda update, group: (update, None),
+    lambda update, group: (update, K),
 )
-def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch, cheat):
-    """Counts are free only where a client is in one block; the platform does not take its word."""
-    original = InGroups.client_update
 
-    def cheating(self, *arguments):
-        result = original(self, *arguments)
+
+def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch):
+    """Counts are free only where a client is in one block; the platform does not take its word."""
+    original, cheats = InGroups.client_update, {}
+
+    def cheating(self, view, data, *others):
+        result = original(self, view, data, *others)
+        # Each client has a way of its own; a failed one trains again.
+        cheat = cheats.setdefault(data.arrays["features"].tobytes(), CHEATS[len(cheats) % 4])
         update, group = cheat(result.update["context"], result.group)
         return LocalResult({"context": update}, None, result.personal, group=group)
 
     monkeypatch.setattr(InGroups, "client_update", cheating)
-    with opened(storage.create(*GROUPED, CENTRAL, "rounds=1")) as simulation:
+    overrides = (*GROUPED, CENTRAL, "rounds=1", "cohort.dropout_rate=0.0")
+    with opened(storage.create(*overrides)) as simulation:
         execute(simulation, SilentObserver())
         clients = simulation.population.clients.values()
         failures = [client._store.failures(simulation.run_id) for client in clients]
-    assert sum(map(bool, failures)) == 4
+    assert len(cheats) == sum(map(bool, failures)) == 5
 
 
-@pytest.mark.parametrize("experts", [K - 1, K + 1])
-def test_a_client_refuses_another_number_of_experts(storage: Storage, experts: int):
+def test_a_client_refuses_another_number_of_experts(storage: Storage):
     with opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
         expected = expectations_of(simulation.run.terms.method)
-    told = np.zeros((experts, 2, WIDTH // 2), np.float32)
-    with pytest.raises(ProtocolError, match="not those of this run's method"):
-        require_broadcast(expected, {"context": told})
     require_broadcast(expected, {"context": np.zeros((K, 2, WIDTH // 2), np.float32)})
+    for experts in (K - 1, K + 1):
+        told = np.zeros((experts, 2, WIDTH // 2), np.float32)
+        with pytest.raises(ProtocolError, match="not those of"):
+            require_broadcast(expected, {"context": told})
 
 
 @pytest.mark.slow
@@ -292,8 +272,6 @@ def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storag
 
 def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypatch):
     """A count of three times C would be free in the ledger, and is not for two groups."""
-    from privacy import GroupCounts
-
     monkeypatch.setattr(GroupCounts, "bound", lambda self, norm: 3.0 * norm)
     monkeypatch.setattr(GroupCounts, "charged_norm", lambda self, norm, count, relation: norm)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")
@@ -302,32 +280,23 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     assert found[0].passed and not found[1].passed
 
 
+MASKS_OFF = "secure_aggregation.enabled=false"
+FEW, MANY = "pool={kind: groups}", "pool={kind: groups, experts: 6}"
+OWN = "pool={kind: groups, experts: 2, noise: independent}"
+COUNTED = "pool={kind: groups, experts: 2, count_ratio: 0.5}"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (("pool={kind: groups}",), r"pool\.experts: is needed with pool\.kind = groups"),
-        (("pool={kind: groups, experts: 6}",), r"pool\.experts: 6 .* 2 to task\.clients = 5"),
-        (
-            ("pool={kind: groups, experts: 2, noise: independent}",),
-            r"pool\.noise: independent has no meaning with pool\.kind = groups",
-        ),
-        (
-            (*GROUPED, CENTRAL, "secure_aggregation.enabled=false"),
-            r"secure_aggregation\.enabled: false would show .* needs true",
-        ),
-        (
-            (*GROUPED, "privacy.mechanism=upload_noise"),
-            r"privacy\.mechanism: upload_noise noises each .*; valid: central_noise, ",
-        ),
-        ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd noises training steps, and not which"),
-        (
-            (*GROUPED, BARE, "pool={kind: groups, experts: 2, count_ratio: 0.5}"),
-            r"pool\.count_ratio: 0\.5 has no meaning under privacy\.mechanism = none",
-        ),
-        (
-            (*GROUPED, CENTRAL, "method={name: fedpgp}"),
-            r"pool\.kind: groups is for methods that keep nothing",
-        ),
+        ((FEW,), r"pool\.experts: is needed"),
+        ((MANY,), r"pool\.experts: 6 "),
+        ((OWN,), r"pool\.noise: independent"),
+        ((*GROUPED, CENTRAL, MASKS_OFF), r"secure_aggregation\.enabled: false"),
+        ((*GROUPED, "privacy.mechanism=upload_noise"), r"privacy\.mechanism: upload_noise"),
+        ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd"),
+        ((*GROUPED, BARE, COUNTED), r"pool\.count_ratio: 0\.5"),
+        ((*GROUPED, CENTRAL, "method={name: fedpgp}"), r"pool\.kind: groups is for"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overrides, said):

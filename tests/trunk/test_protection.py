@@ -19,14 +19,7 @@ from platform.wire.layout import (
     unflatten,
     vector_length,
 )
-from privacy import (
-    NonFiniteUpdate,
-    NoProtection,
-    Quantiser,
-    ReleaseKey,
-    SeededNoise,
-    UploadNoise,
-)
+from privacy import NonFiniteUpdate, NoProtection, Quantiser, ReleaseKey, SeededNoise, UploadNoise
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
 BROADCAST = {"a": np.full(3, 2.0, np.float32), "b": np.full((2, 2), -1.0, np.float32)}
@@ -43,14 +36,10 @@ def seeded(seed: int = 0) -> SeededNoise:
     return SeededNoise(np.random.default_rng(seed))
 
 
-def protection(
-    mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC, bits=20
-) -> Protection:
+def protection(mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC) -> Protection:
     layout = build_layout(spec, weighs_examples=not mechanism.facts.claims)
-    return Protection(
-        sums=SumProtection(mechanism=mechanism, layout=layout, bits=bits, masked=masked),
-        entries=EntryProtection(spec=SPEC, noise=noise) if pool else None,
-    )
+    sums = SumProtection(mechanism=mechanism, layout=layout, bits=20, masked=masked)
+    return Protection(sums=sums, entries=EntryProtection(spec=SPEC, noise=noise) if pool else None)
 
 
 def step_of(guard: Protection, coordinates: int = 7) -> float:
@@ -82,26 +71,18 @@ def test_independent_noise_is_a_second_release():
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert prepared.channels == guard.channels == ("sum", "pool")
     assert not np.array_equal(prepared.entry[LEVELS], prepared.levels)
-    spread = np.std(
-        [
-            (p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean()
-            for p in (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
-        ]
-    )
+    many = (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
+    spread = np.std([(p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean() for p in many])
     # The mean over 7 of differences of two noises of standard deviation 1.3.
-    step = step_of(guard)
-    assert spread * step == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
+    assert spread * step_of(guard) == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
 
 
 @pytest.mark.parametrize(
     ("pool", "noise", "spec", "expected"),
     [
-        (False, "same", SPEC, ("sum",)),
-        (True, "same", SPEC, ("sum",)),
-        (True, "independent", SPEC, ("sum", "pool")),
-        (True, "same", {}, ("pool",)),
-        (True, "independent", {}, ("pool",)),
-        (False, "same", {}, ()),
+        *((False, "same", SPEC, ("sum",)), (True, "same", SPEC, ("sum",))),
+        *((True, "independent", SPEC, ("sum", "pool")), (False, "same", {}, ())),
+        *((True, "same", {}, ("pool",)), (True, "independent", {}, ("pool",))),
     ],
 )
 def test_releases_by_hand(pool, noise, spec, expected):
@@ -128,15 +109,13 @@ def test_opening_an_entry_adds_the_broadcast_back():
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     guard.verify_entry(prepared.entry)
     opened = guard.open_entry(prepared.entry, BROADCAST)
-    step = step_of(guard)
     for name, value in ENTRY.items():
         assert opened[name].dtype == np.float32
-        np.testing.assert_allclose(opened[name], value, atol=step)
+        np.testing.assert_allclose(opened[name], value, atol=step_of(guard))
 
 
 def test_an_entry_that_is_not_the_update_is_refused_under_same():
-    other = {**ENTRY, "a": ENTRY["a"] + 0.5}
-    result = LocalResult(exact_result().update, other, {})
+    result = LocalResult(exact_result().update, {**ENTRY, "a": ENTRY["a"] + 0.5}, {})
     with pytest.raises(RunStopped, match=r"pool\.noise: 'same' .*independent"):
         protection().prepare(result, BROADCAST, seeded())
     protection(noise="independent").prepare(result, BROADCAST, seeded())
@@ -144,23 +123,15 @@ def test_an_entry_that_is_not_the_update_is_refused_under_same():
 
 def test_an_entry_of_other_tensors_is_a_difference_to_zero():
     """A module that is not broadcast (PM-MoE): its release is the module itself."""
-    guard = Protection(
-        sums=SumProtection(
-            mechanism=UploadNoise(10.0, 0.0),
-            layout=build_layout({"a": SPEC["a"]}, weighs_examples=False),
-            bits=20,
-            masked=True,
-        ),
-        entries=EntryProtection(spec={"m": TensorSpec((2,))}, noise="independent"),
-    )
+    layout = build_layout({"a": SPEC["a"]}, weighs_examples=False)
+    sums = SumProtection(mechanism=UploadNoise(10.0, 0.0), layout=layout, bits=20, masked=True)
+    entries = EntryProtection(spec={"m": TensorSpec((2,))}, noise="independent")
+    guard = Protection(sums=sums, entries=entries)
     module = {"m": np.array([0.5, -1.5], np.float32)}
     result = LocalResult({"a": UPDATE["a"]}, module, {})
     prepared = guard.prepare(result, {"a": BROADCAST["a"]}, seeded())
     opened = guard.open_entry(prepared.entry, {"a": BROADCAST["a"]})
     np.testing.assert_allclose(opened["m"], [0.5, -1.5], atol=step_of(guard, 2))
-
-
-# --- no mechanism -------------------------------------------------------------------------------
 
 
 def test_without_mechanism_and_masks_everything_is_exact():
@@ -173,9 +144,7 @@ def test_without_mechanism_and_masks_everything_is_exact():
     assert np.array_equal(prepared.entry["a"], ENTRY["a"])
     opened = guard.open_entry(prepared.entry, BROADCAST)
     assert all(np.array_equal(opened[name], ENTRY[name]) for name in SPEC)
-
-
-def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
+    # Beside a masked sum an entry is exact too.
     guard = protection(NoProtection(8.0), masked=True)
     assert not guard.sums.exact
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
@@ -190,11 +159,8 @@ def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
     update = {n: np.zeros_like(v) for n, v in UPDATE.items()}
     update[name][place] = value
     guard = protection(NoProtection(0.5), pool=False)
-    with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 is too small for tensor '{name}'"):
+    with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 .* '{name}'"):
         guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
-
-
-# --- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -208,28 +174,20 @@ def test_other_tensors_than_announced_are_refused(mechanism, masked):
     with pytest.raises(UpdateSpecMismatch, match="'b'"):
         wrong = {**UPDATE, "b": np.zeros(4, np.float32)}
         guard.prepare(LocalResult(wrong, ENTRY, {}), BROADCAST, seeded())
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("mechanism", [NOISED, NoProtection(8.0)])
-def test_an_update_that_is_not_finite_never_leaves(mechanism, value):
-    update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
-    with pytest.raises(NonFiniteUpdate):
-        protection(mechanism, pool=False).prepare(
-            LocalResult(update, None, {}), BROADCAST, seeded()
-        )
+    # One that is not finite never leaves.
+    guard = protection(mechanism, pool=False)
+    for value in (np.nan, np.inf):
+        update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
+        with pytest.raises(NonFiniteUpdate):
+            guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
 @pytest.mark.parametrize(
     ("mechanism", "entry"),
     [
-        (NOISED, ENTRY),
-        (NOISED, {LEVELS: np.zeros(6, np.uint32)}),
-        (NOISED, {LEVELS: np.zeros((7, 1), np.uint32)}),
-        (NOISED, {LEVELS: np.full(7, 2**20, np.uint32)}),
-        (NOISED, {LEVELS: np.zeros(7, np.uint64)}),
-        (NOISED, {LEVELS: np.zeros(7, np.int64)}),
-        (NOISED, {LEVELS: np.zeros(7, np.float32)}),
+        *((NOISED, ENTRY), (NOISED, {LEVELS: np.full(7, 2**20, np.uint32)})),
+        *((NOISED, {LEVELS: np.zeros(shape, np.uint32)}) for shape in (6, (7, 1))),
+        *((NOISED, {LEVELS: np.zeros(7, kind)}) for kind in (np.uint64, np.int64, np.float32)),
         (NoProtection(8.0), {LEVELS: np.zeros(7, np.uint32)}),
         (NoProtection(8.0), {"a": ENTRY["a"]}),
         (NoProtection(8.0), {**ENTRY, "b": ENTRY["a"]}),
@@ -243,9 +201,6 @@ def test_a_hostile_entry_is_refused_before_anything_is_kept(mechanism, entry):
         protection(mechanism).verify_entry(entry)
 
 
-# --- named tensors as one flat vector and back ----------------------------------------------------
-
-
 TENSORS = {"b": TensorSpec((2, 2)), "a": TensorSpec((3,)), "c": TensorSpec(())}
 ARRAYS = {
     "b": np.array([[4.0, 5.0], [6.0, 7.0]], np.float32),
@@ -256,9 +211,11 @@ ARRAYS = {
 
 def test_tensors_lie_in_the_order_of_their_names():
     vector = flatten(ARRAYS, TENSORS)
-    assert vector.dtype == np.float64
-    assert vector.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert vector.dtype == np.float64 and vector.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert vector_length(TENSORS) == 8
+    assert "".join(tensor_at(coordinate, TENSORS) for coordinate in range(8)) == "aaabbbbc"
+    with pytest.raises(IndexError):
+        tensor_at(8, TENSORS)
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=3), max_size=4))
@@ -272,18 +229,9 @@ def test_any_shapes_survive(shapes):
         assert value.dtype == np.float32 and np.array_equal(value, arrays[name])
 
 
-def test_a_coordinate_knows_its_tensor():
-    assert "".join(tensor_at(coordinate, TENSORS) for coordinate in range(8)) == "aaabbbbc"
-    with pytest.raises(IndexError):
-        tensor_at(8, TENSORS)
-
-
-def test_missing_and_unannounced_tensors_are_refused():
+def test_missing_and_unannounced_tensors_and_other_shapes_are_refused():
     for arrays in ({**ARRAYS, "d": ARRAYS["a"]}, {"a": ARRAYS["a"]}):
-        with pytest.raises(UpdateSpecMismatch, match=r"update: .*announced \['a', 'b', 'c'\]"):
+        with pytest.raises(UpdateSpecMismatch, match=r"\['a', 'b', 'c'\]"):
             require_spec(arrays, TENSORS)
-
-
-def test_another_shape_is_refused_by_name():
     with pytest.raises(UpdateSpecMismatch, match=r"tensor 'b' has shape \(4,\).*\(2, 2\)"):
         flatten({**ARRAYS, "b": np.zeros(4)}, TENSORS)

@@ -16,7 +16,7 @@ from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
-from tests.trunk._runs import NO_POOL, NONE, Command, Finished, Storage, opened
+from tests.trunk._runs import NO_POOL, NONE, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
 SHORT = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", "secure_aggregation.threshold=2")
@@ -65,18 +65,6 @@ def test_what_runs_report_by_protocol(to_novel, left_out, plain_run):
     assert to_novel.summary["rounds"][-1]["accuracy"] == to_novel.summary["final"]["accuracy"]
 
 
-def test_reports_say_it_in_words(sotto: Command, to_novel: Finished, left_out: Finished) -> None:
-    target = left_out.summary["final"]["protocol"]["target"]["mean"]
-    novel = to_novel.summary["final"]["protocol"]["novel"]
-    for run, words in (
-        (to_novel, (f"novel classes {100 * novel:.1f}%", "points of the harmonic mean")),
-        (left_out, (f"held-out domain {100 * target:.1f}% mean", "local twins, held-out domain")),
-    ):
-        answer = sotto("report", run.run_id, "--storage", run.storage.url)
-        text = " ".join(answer.out.replace("│", " ").split())
-        assert answer.code == 0 and all(word in text for word in words)
-
-
 def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
     """All clients are alike, so base and novel are plain CLIP on half of the classes each."""
     run = storage.run(NONE, "method.name=zero_shot", "rounds=1", *TO_NOVEL)
@@ -91,10 +79,12 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
             assert run.summary["final"]["protocol"][name] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_a_run_under_dirichlet(storage: Storage) -> None:
     # On a style that the model has not seen, so that clients differ in accuracy.
     unseen = "task.domains=[infograph]"
-    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", unseen)
+    alone = ("evaluation.local_twins=false", unseen)
+    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", *alone)
     with opened(storage.reopen(run.run_id)) as simulation:
         sizes = [c.profile.data.num_examples for c in simulation.population.clients.values()]
     assert sum(sizes) == 80 and min(sizes) >= 2 and len(set(sizes)) > 1
@@ -104,7 +94,8 @@ def test_a_run_under_dirichlet(storage: Storage) -> None:
 
 
 def test_the_optimiser_is_the_configured_one(storage: Storage, left_out: Finished) -> None:
-    run = storage.run(*SHORT, *LEFT_OUT, "training.optimizer=adam")
+    adam = ("training.optimizer=adam", "evaluation.local_twins=false")
+    run = storage.run(*SHORT, *LEFT_OUT, *adam)
     states = [next(iter(one.state().values())) for one in (run, left_out)]
     assert not np.allclose(*states, atol=1e-4)
 
@@ -120,6 +111,7 @@ def test_a_method_that_refuses_novel_classes_is_refused_before_a_run(storage, mo
     assert not storage.file.exists()
 
 
+@pytest.mark.slow
 def test_execute_measures_twins_by_the_same_protocol(storage, monkeypatch):
     """Without sharing, a run and its twins are the same training: the same numbers throughout."""
     overrides = (NONE, "method.name=coop", "method.context_tokens=2", "rounds=1")

@@ -65,19 +65,17 @@ def test_a_killed_run_reads_interrupted(sotto: Command, storage: Storage, killed
         (row,) = sotto("runs", "--storage", storage.url, "--json").document
         assert row["status"] == "running"
         answer = sotto("runs", killed, "--prune", "--yes", "--storage", storage.url)
-    assert answer.code == 1 and "is being run by another process" in answer.err
+    assert answer.code == 1 and "by another process" in answer.err
     assert storage.rows("SELECT status FROM runs") == [("running",)]
 
 
-def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(
-    sotto: Command, storage: Storage, killed: str
-) -> None:
+def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(sotto, storage, killed):
     before, at = counted(storage), ("--storage", storage.url)
     budget = sotto("budget", killed, *at, "--json").document
     tried = sotto("runs", "--prune", "--dry-run", *at)
     assert tried.code == 0 and "nothing was erased" in tried.out
-    assert f"- {killed} (running): what the server had after round" in tried.out
-    assert "the personal parts of" in tried.out and "kept: ledgers" in tried.out
+    for said in (f"- {killed} (running)", "the personal parts", "kept: ledgers"):
+        assert said in tried.out
     assert counted(storage) == before and personal(storage, killed) > 0
     answer = sotto("runs", "--prune", "--yes", *at)
     assert answer.code == 0 and "pruned 1 run" in answer.out
@@ -90,17 +88,18 @@ def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(
     assert sotto("budget", killed, *at, "--json").document["clients"] == budget["clients"]
     assert sotto("audit", "verify", *at).code == 0
     answer = sotto("run", "--resume", killed, *at)
-    assert answer.code == 1 and "its models were erased by `runs --prune`" in answer.err
+    assert answer.code == 1 and "models were erased" in answer.err
     assert killed not in sotto("runs", *at).out
     assert "interrupted, pruned" in sotto("runs", "--all", *at).out
     assert "models were erased" in sotto("report", killed, *at).out
-    assert "there is nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
+    assert "nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finished) -> None:
     storage, run_id = own_copy.storage, own_copy.run_id
     at = ("--storage", storage.url)
-    assert "there is nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
+    assert "nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
     found = sotto("runs", "latest", "--prune", "--yes", "--json", *at).document
     assert found["erased"] and [one["run_id"] for one in found["runs"]] == [run_id]
     assert sotto("audit", "verify", *at).code == 0
@@ -110,9 +109,10 @@ def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finishe
     write_picture(image, 0, 0)
     for command in (("export", run_id), ("predict", run_id, str(image))):
         answer = sotto(*command, *at)
-        assert answer.code == 1 and "its models were erased" in answer.err
+        assert answer.code == 1 and "models were erased" in answer.err
 
 
+@pytest.mark.slow
 def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
     sotto: Command, storage: Storage, killed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,42 +129,30 @@ def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
     assert storage.rows("SELECT count(*) FROM audit WHERE action = 'run.pruned'") == [(1,)]
 
 
-def test_evidence_is_not_erased(sotto: Command, storage: Storage, killed: str) -> None:
-    (storage.folder / killed / "config.yaml").write_text("name: another\n")
-    answer = sotto("runs", "--prune", "--yes", "--storage", storage.url)
-    assert answer.code == 1 and "config.yaml is not the configuration" in answer.err
-    assert counted(storage)["states"] > 0
-
-
-def test_a_state_that_came_back_is_noticed(sotto: Command, storage: Storage, killed: str) -> None:
-    kept = storage.rows("SELECT run_id, round_number, blob, digest FROM states")
-    at = ("--storage", storage.url)
+def test_evidence_is_not_erased_and_a_state_that_came_back_is_noticed(sotto, storage, killed):
+    config, at = storage.folder / killed / "config.yaml", ("--storage", storage.url)
+    right, kept = config.read_text(), storage.rows("SELECT * FROM states")
+    config.write_text("name: another\n")
+    answer = sotto("runs", "--prune", "--yes", *at)
+    assert answer.code == 1 and "config.yaml is not" in answer.err
+    assert storage.rows("SELECT * FROM states") == kept
+    config.write_text(right)
     assert sotto("runs", "--prune", "--yes", *at).code == 0
     with closing(sqlite3.connect(storage.file)) as file, file:
-        into = "INSERT INTO states (run_id, round_number, blob, digest) VALUES (?, ?, ?, ?)"
-        file.execute(into, kept[0])
+        places = ", ".join("?" * len(kept[0]))
+        file.execute(f"INSERT INTO states VALUES ({places})", kept[0])  # noqa: S608
     answer = sotto("audit", "verify", *at)
-    assert answer.code != 0 and "though its models were erased" in answer.err
+    assert answer.code != 0 and "models were erased" in answer.err
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--yes",), "--yes: means nothing without --prune"),
-        (("latest",), "RUN: 'latest' means nothing without --prune"),
-        (("--prune", "--json"), "--prune: cannot ask for consent here"),
-    ],
-)
-def test_what_is_refused(
-    sotto: Command, noised_run: Finished, words: tuple[str, ...], said: str
-) -> None:
-    answer = sotto("runs", *words, "--storage", noised_run.storage.url)
-    assert answer.code == 2 and said in answer.err
-
-
-def test_whoever_says_no_loses_nothing(
-    sotto: Command, own_copy: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_does_not_ask_for_it_or_says_no_loses_nothing(sotto, own_copy, monkeypatch):
+    for words, said in (
+        (("--yes",), "--yes: means nothing"),
+        (("latest",), "RUN: 'latest' means nothing"),
+        (("--prune", "--json"), "--prune: cannot ask"),
+    ):
+        answer = sotto("runs", *words, "--storage", own_copy.storage.url)
+        assert answer.code == 2 and said in answer.err
     asked: list[str] = []
     monkeypatch.setattr("platform.cli.keeping.can_be_asked", lambda: True)
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))

@@ -6,10 +6,10 @@ processes that start alike tell it from the operating system's entropy.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import sys
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,23 +28,17 @@ from tests.privacy.training._linear import fit, make_examples, mechanism, traine
 
 def test_a_known_answer():
     """SHA-256 of the JSON text `[0, "cohort", 1]` seeds NumPy's default generator."""
-    import hashlib
-
     digest = hashlib.sha256(b'[0, "cohort", 1]').digest()
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
     expected = np.random.default_rng(words)
     assert stream(0, "cohort", 1).integers(0, 2**60) == expected.integers(0, 2**60)
-
-
-PURPOSES = [
-    *((1, "a"), (2, "a"), (1, "b"), (1, "a", 1), (1, "a", "1")),
-    *((1, "a1"), (11, "a"), (1, 1, "a"), (1, "a", "b"), (1, 'a", "b')),
-]
-
-
-def test_other_purposes_have_other_streams():
-    drawn = {stream(*purpose).integers(0, 2**60) for purpose in PURPOSES}
-    assert len(drawn) == len(PURPOSES)
+    # Other purposes have other streams.
+    purposes = [
+        *((1, "a"), (2, "a"), (1, "b"), (1, "a", 1), (1, "a", "1")),
+        *((1, "a1"), (11, "a"), (1, 1, "a"), (1, "a", "b"), (1, 'a", "b')),
+    ]
+    drawn = {stream(*purpose).integers(0, 2**60) for purpose in purposes}
+    assert len(drawn) == len(purposes)
 
 
 NAMES = tuple(f"client-{i:02d}" for i in range(40))
@@ -52,16 +46,11 @@ NAMES = tuple(f"client-{i:02d}" for i in range(40))
 
 def secret(sampling: str = "poisson", source: str = "os") -> RunConfig:
     privacy = {"mechanism": "central_noise", "clipping_norm": 1.0, "noise_multiplier": 1.0}
-    return parse_config(
-        {
-            "name": "c",
-            "task": {"clients": 40},
-            "method": {"name": "promptfl"},
-            "training": {"local_steps": 1},
-            "cohort": {"size": 20, "minimum": 1, "retries": 0, "sampling": sampling},
-            "privacy": {**privacy, "noise_source": source},
-        }
-    )
+    cohort = {"size": 20, "minimum": 1, "retries": 0, "sampling": sampling}
+    tree = {"name": "c", "method": {"name": "promptfl"}, "training": {"local_steps": 1}}
+    privacy = {**privacy, "noise_source": source}
+    own = {"task": {"clients": 40}, "cohort": cohort, "privacy": privacy}
+    return parse_config({**tree, **own})
 
 
 def everything() -> dict[str, list[Any]]:
@@ -95,27 +84,14 @@ def say_everything() -> int:
     return 0
 
 
-@pytest.fixture(scope="module")
-def processes() -> list[Mapping[str, list[Any]]]:
-    """The same from two processes that are copies of one."""
+def test_two_processes_never_draw_alike():
+    """By chance at most once in 2^34 times, for the cohort of fixed size."""
     found = [forked(say_everything) for _ in range(2)]
     assert [code for code, _ in found] == [0, 0], found
-    return [json.loads(printed) for _, printed in found]
-
-
-DRAWS = (
-    *("gaussian", "discrete gaussian", "central noise"),
-    *("batch", "poisson cohort", "fixed-size cohort"),
-)
-
-
-@pytest.mark.parametrize("what", DRAWS)
-def test_two_processes_never_draw_alike(
-    processes: list[Mapping[str, list[Any]]], what: str
-) -> None:
-    """By chance at most once in 2^34 times, for the cohort of fixed size."""
-    assert set(processes[0]) == set(DRAWS)
-    assert processes[0][what] != processes[1][what]
+    one, other = (json.loads(printed) for _, printed in found)
+    # The two laws of noise on clients, that of the centre, a batch, and both cohorts.
+    assert len(one) == 6 and one.keys() == other.keys()
+    assert [what for what in one if one[what] == other[what]] == []
 
 
 @pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])

@@ -34,7 +34,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from storage import ClientStore, SessionRecord
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder
-from tests.trunk._runs import OS, Crash, Finished, Storage, command_line, crash_at, opened, over
+from tests.trunk._runs import OS, Finished, Storage, command_line, crashed, opened, over
 from tests.trunk.test_receipts import exact, stores, two_rounds, with_receipts
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "receipts"
@@ -73,9 +73,9 @@ def test_a_receipt_of_what_was_sent_is_taken(tmp_path, sent, stated):
 @pytest.mark.parametrize(
     ("stated", "reason"),
     [
-        (OTHER, "tells of another upload in round 1, attempt 1 than was sent"),
-        (SENT._replace(attempt=2), "tells of an upload in round 1, attempt 2, but none was sent"),
-        (SENT._replace(round_number=9), "tells of an upload in round 9"),
+        (OTHER, "another upload in round 1, attempt 1"),
+        (SENT._replace(attempt=2), "upload in round 1, attempt 2"),
+        (SENT._replace(round_number=9), "upload in round 9"),
     ],
 )
 def test_a_receipt_of_other_bytes_is_refused(tmp_path, stated, reason):
@@ -94,7 +94,7 @@ def test_two_receipts_that_tell_of_different_uploads(tmp_path: Path) -> None:
         log.event()
         client.receipts.take(log.receipt(at, [], attempt=(2, 1), uploads=(upload,)))
     (run,) = verified(client.kept())
-    assert "two receipts tell of different uploads in round 1" in run.problems
+    assert any("different uploads in" in problem for problem in run.problems)
 
 
 def test_a_session_remembers_its_last_uploads() -> None:
@@ -108,45 +108,40 @@ def test_a_session_remembers_its_last_uploads() -> None:
     assert found.sent[0].digest == hashlib.sha256(b"%d" % MOST_SENT).digest()
 
 
-# --- signed together ------------------------------------------------------------------------------
-
-
 def together(tmp_path: Path, count: int) -> list[bytes]:
     """Receipts of one stage, which differ in nothing but what is random in each."""
     receipt = decode_receipt(one_round(holder(tmp_path), SENT))
     return sign_receipts([receipt] * count, SIGNER.signed)
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize("count", [1, 7])
 def test_one_signature_holds_for_every_receipt_of_a_stage(tmp_path: Path, count: int) -> None:
     receipts = together(tmp_path, count)
-    assert len({receipt[-64:] for receipt in receipts}) == 1
-    assert len(set(receipts)) == count
-    for data in receipts:
-        found = decode_receipt(data)
+    assert len({receipt[-64:] for receipt in receipts}) == 1 and len(set(receipts)) == count
+    for found in map(decode_receipt, receipts):
         SIGNER.key.verify(found.signed, found.signature)
 
 
 def test_a_receipt_holds_in_its_own_place_only(tmp_path: Path) -> None:
     """Each bit of the end, which no frame holds: the proof, the place, the number of receipts."""
-    for data in together(tmp_path, 3):
+    receipts = together(tmp_path, 3)
+    for data in receipts:
         for at in range(len(data) - 64 - 16 - 2 * 32, len(data)):
             spoilt = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
             with pytest.raises((ProtocolError, Authentication)):
                 found = decode_receipt(spoilt)
                 SIGNER.key.verify(found.signed, found.signature)
+    # The same receipt twice: without random bytes the others' hashes could be guessed.
+    one, other, _ = receipts
+    assert one[-80 - 64 : -80 - 32] != other[-80 - 64 : -80 - 32]
 
 
-def test_hashes_of_others_receipts_cannot_be_guessed(tmp_path: Path) -> None:
-    """The same receipt twice: without random bytes both would have the same hash."""
-    one, other = together(tmp_path, 2)
-    beside_one, beside_other = one[-80 - 32 : -80], other[-80 - 32 : -80]
-    assert beside_one != beside_other
+def digest(upload: bytes) -> bytes:
+    return hashlib.sha256(upload).digest()
 
-
-# --- whole runs -----------------------------------------------------------------------------------
 
 Heard = dict[str, dict[int, bytes]]
+ALONE = "evaluation.local_twins=false"
 
 
 def listened(simulation: Simulation, heard: Heard) -> Simulation:
@@ -169,7 +164,7 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
     """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
-    with opened(storage.create(OS)) as simulation:
+    with opened(storage.create(OS, ALONE)) as simulation:
         summary = execute(listened(simulation, uploads), SilentObserver())
     return Finished(storage, simulation.run_id, summary), uploads
 
@@ -195,12 +190,11 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
         assert not any(d in data or d.hex().encode() in data for d in digests), file.name
 
 
+@pytest.mark.slow
 def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
-    with monkeypatch.context() as patch, opened(storage.create(OS)) as simulation:
-        crash_at(patch, Client, "_disclose", 7, after=True)
-        with pytest.raises(Crash):
-            execute(listened(simulation, heard), SilentObserver())
+    simulation = listened(storage.create(OS, ALONE), heard)
+    crashed(monkeypatch, simulation, Client, "_disclose", 7, after=True)
     with opened(storage.reopen(simulation.run_id)) as simulation:
         summary = execute(listened(simulation, heard), SilentObserver())
     run = Finished(storage, simulation.run_id, summary)
@@ -212,10 +206,6 @@ def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
         # The second round's uploads came before the crash, and nobody wrote them down.
         assert told.items() <= sent.items() and 2 not in told
         assert (3 in told) == (3 in sent) and found.charged >= attempts(store) >= len(sent)
-
-
-def digest(upload: bytes) -> bytes:
-    return hashlib.sha256(upload).digest()
 
 
 def attempts(store: ClientStore) -> int:
@@ -238,15 +228,12 @@ def test_the_command_line_says_which_round_an_upload_is_of(client, heard, tmp_pa
     arguments = ("receipts", "verify", str(file), "--upload", str(upload))
     shown = client(*arguments)
     assert shown.code == 0 and "3 of 3" in shown.out
-    assert "the upload of round 2, attempt 1 of run" in " ".join(shown.out.split())
+    assert "round 2, attempt 1" in " ".join(shown.out.split())
     (bound,) = client(*arguments, "--json").document["uploads"]
     assert (bound["round"], bound["run"]) == (2, run.run_id)
     upload.write_bytes(upload.read_bytes()[:-1])
     shown = client(*arguments)
-    assert shown.code == 3 and "no receipt is of the upload in" in shown.err
-
-
-# --- receipts as they were at first ---------------------------------------------------------------
+    assert shown.code == 3 and "no receipt is" in shown.err
 
 
 def test_first_receipts_are_still_verified() -> None:

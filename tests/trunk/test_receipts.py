@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +50,7 @@ from platform.wire.receipt_messages import (
     is_enclosed,
     unclose,
 )
-from platform.wire.transport import ClientId, Dropout, Transport
+from platform.wire.transport import ClientId, Transport
 from privacy import Authentication
 from privacy.transparency import (
     Checkpoint,
@@ -76,12 +77,12 @@ from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder, signed
 from tests.trunk._runs import (
     NONE,
     OS,
-    Answer,
     Finished,
     Storage,
     command_line,
     gaussian_epsilon,
     opened,
+    over,
     stores_of,
 )
 
@@ -115,7 +116,7 @@ def two_rounds(client: Holder) -> Log:
     return log
 
 
-def test_true_receipts_are_kept_and_witnessed(tmp_path: Path) -> None:
+def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(tmp_path):
     client = holder(tmp_path)
     log = two_rounds(client)
     assert [kept.size for kept in client.kept()] == [4, 6]
@@ -125,13 +126,11 @@ def test_true_receipts_are_kept_and_witnessed(tmp_path: Path) -> None:
     assert reached is not None and (reached.round_number, reached.ahead) == (2, "")
     note = read_note(decode_receipt(client.kept()[-1].receipt).checkpoint + reached.cosignature)
     assert require_cosigned(note, client.receipts.witness.key) == 1_700_000_000
-
-
-def test_the_same_request_again_changes_nothing(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    two_rounds(client)
     (tmp_path / "file").write_bytes(write_receipts(client.kept()))
     assert list(read_receipts(tmp_path / "file")) == client.kept()
+    (run,) = verified(client.kept(), client.store.rows())
+    assert run.problems == () and run.epsilons == pytest.approx(spent(2), rel=1e-9)
+    # The same request again changes nothing.
     last = client.kept()[-1].receipt
     first, again = client.receipts.take(last), client.receipts.take(last)
     assert first == again and first.cosignature
@@ -154,56 +153,55 @@ def forked(log: Log) -> Log:
     return other
 
 
-def grown(log: Log, row: Any, **changes: Any) -> bytes:
-    """The next receipt, of a third round, with a leaf of the row."""
-    positions = [log.charge(row)] if row is not None else []
-    log.event()
-    return log.receipt(6, positions, attempt=(3, 1), **changes)
+def told(log: Log, row: LedgerRow | None, **changes: Any) -> bytes:
+    """The receipt of a third round, with what is said to be its charge."""
+    after = Log(list(log.leaves))
+    positions = [] if row is None else [after.charge(row)]
+    after.event()
+    return after.receipt(6, positions, attempt=(3, 1), **changes)
 
 
 THIRD = replace(ROW, round_number=3)
 NEW = NoteSigner("sotto/new", bytes(32))
 # Those that have random contents are `ON_VIEWS`.
 ATTACKS: dict[str, tuple[Callable[[Log], bytes], str]] = {
-    "somebody else's": (
-        lambda log: grown(log, replace(THIRD, pseudonym="bob")),
-        "of another client",
-    ),
-    "another run's": (lambda log: grown(log, replace(THIRD, run_id="other")), "of another run"),
+    "somebody's": (lambda log: told(log, replace(THIRD, pseudonym="bob")), "of another client"),
+    "another run's": (lambda log: told(log, replace(THIRD, run_id="other")), "of another run"),
     "an earlier release that was aborted": (
         lambda log: log.receipt(6, [log.settle(SECOND, "aborted")], attempt=(2, 1)),
-        "says that nothing was released in round 2",
+        "nothing was released",
     ),
-    "an older round": (lambda log: log.receipt(6, [], attempt=(1, 1)), "one of round 2 came"),
+    "an older round": (lambda log: log.receipt(6, [], attempt=(1, 1)), "of round 2"),
     "a fork of the same size": (
         lambda log: Log(forked(log).leaves[:6]).receipt(6, [], attempt=(2, 1)),
         "it was forked",
     ),
-    "another log": (
-        lambda log: Log([*log.leaves, b"more"], NEW).receipt(0, []),
-        "was in log sotto/log, and now in sotto/new",
-    ),
-    "an event for a charge": (lambda log: grown(log, THIRD, leaves=false_leaf(log)), "not in the"),
-    "a false checkpoint": (
-        lambda log: signed(
-            replace(decode_receipt(grown(log, THIRD)), checkpoint=NEW.sign("a\n").encode())
-        ),
-        "signed by none",
-    ),
+    "another log": (lambda log: Log([*log.leaves, b"x"], NEW).receipt(0, []), "in log sotto/log"),
+    "an event for a charge": (lambda log: told(log, THIRD, leaves=false_leaf(log)), "not in the"),
+    "a false checkpoint": (lambda log: false_checkpoint(told(log, THIRD)), "signed by none"),
 }
 
 
 def false_leaf(log: Log) -> tuple[ReceiptLeaf, ...]:
-    tree = log.tree()
-    return (ReceiptLeaf(0, log.leaves[1], b"", tree.inclusion_proof(0)),)
+    return (ReceiptLeaf(0, log.leaves[1], b"", log.tree().inclusion_proof(0)),)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_a_lie_is_named_and_kept_nowhere(tmp_path: Path, attack: str) -> None:
+def false_checkpoint(receipt: bytes) -> bytes:
+    return signed(replace(decode_receipt(receipt), checkpoint=NEW.sign("a\n").encode()))
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> tuple[Holder, Log]:
+    """A client that has seen two rounds, has released in a third, and the true log."""
     client = holder(tmp_path)
     log = two_rounds(client)
     client.release(THIRD)
-    lie, reason = ATTACKS[attack]
+    return client, log
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_lie_is_named_and_kept_nowhere(seen: tuple[Holder, Log], attack: str) -> None:
+    (client, log), (lie, reason) = seen, ATTACKS[attack]
     with pytest.raises(ReceiptRefused, match=reason):
         client.receipts.take(lie(log))
     assert [kept.size for kept in client.kept()] == [4, 6]
@@ -216,51 +214,30 @@ def test_a_key_that_was_handed_over_is_taken(tmp_path: Path) -> None:
     new = NoteSigner(SIGNER.name, bytes(32))
     following = Log([*log.leaves, b"more"], new, (hand_over(SIGNER, new),))
     assert client.receipts.take(following.receipt(6, [], attempt=(2, 1))).size == 7
-    with pytest.raises(ReceiptRefused, match="no key handed over"):
+    with pytest.raises(ReceiptRefused, match="no key handed"):
         client.receipts.take(Log([*log.leaves, b"more", b"x"]).receipt(7, [], attempt=(2, 1)))
-
-
-def test_a_key_that_the_owner_knows_is_required(tmp_path: Path) -> None:
-    log = Log()
+    # And one that the owner knows is required.
+    log, client = Log(), holder(tmp_path, "bob", trusted=new.key)
     log.event()
-    client = holder(tmp_path, trusted=NoteSigner(SIGNER.name, bytes(32)).key)
-    with pytest.raises(ReceiptRefused, match="not by the known key"):
+    with pytest.raises(ReceiptRefused, match="the known key"):
         client.receipts.take(log.receipt(0, []))
 
 
-def test_receipts_cost_what_the_formula_says(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    two_rounds(client)
-    (run,) = verified(client.kept(), client.store.rows())
-    assert run.problems == ()
-    assert run.epsilons is not None
-    for name in ADVERSARIES:
-        assert run.epsilons[name] == pytest.approx(exact(2), rel=1e-9)
-
-
-def test_an_understated_epsilon_is_named(tmp_path: Path) -> None:
+def test_an_understated_epsilon_and_a_release_that_no_receipt_tells_of_are_named(tmp_path):
     client = holder(tmp_path)
     log = two_rounds(client)
     log.event()
     low = {**spent(2), "server": exact(2) * (1 - 1e-7)}
     client.receipts.take(log.receipt(6, [], attempt=(2, 1), epsilons=low))
     (run,) = verified(client.kept())
-    (problem,) = run.problems
-    assert "against server; it is" in problem
-
-
-def test_a_release_that_no_receipt_tells_of(tmp_path: Path) -> None:
-    client = holder(tmp_path)
-    two_rounds(client)
+    assert len(run.problems) == 1 and "against server" in run.problems[0]
     client.release(THIRD)
     (run,) = verified(client.kept(), client.store.rows())
-    (problem,) = run.problems
-    assert problem.startswith("no receipt has come yet for the release of round 3, attempt 1")
+    (problem,) = [problem for problem in run.problems if "against server" not in problem]
+    assert "release of round 3" in problem
 
 
-def test_receipts_that_share_no_head_are_not_said_to_agree(
-    client: Callable[..., Answer], tmp_path: Path
-) -> None:
+def test_receipts_that_share_no_head_are_not_said_to_agree(client, tmp_path):
     """A log that was forked and then grew by another number of leaves: no two heads compare."""
     one, other = holder(tmp_path), holder(tmp_path, "bob")
     log = two_rounds(one)
@@ -272,13 +249,9 @@ def test_receipts_that_share_no_head_are_not_said_to_agree(
         file.write_bytes(write_receipts(party.kept()))
     arguments = ("receipts", "verify", str(files[0]), "--compare", str(files[1]))
     shown = client(*arguments)
-    assert shown.code == 3
-    assert "nothing could be compared" in shown.err
+    assert shown.code == 3 and "nothing could be" in shown.err
     (compared,) = client(*arguments, "--json").document["compared"]
     assert compared["common"] == 0 and len(compared["problems"]) == 1
-
-
-# --- spoilt at random -----------------------------------------------------------------------------
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
@@ -294,45 +267,25 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     return data[high:] + data[low:high] + data[:low]
 
 
-def survives(client: Holder, data: bytes) -> bool:
-    try:
-        client.receipts.take(data)
-    except ProtocolError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize(
-    "count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+    "count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 )
-def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    client.release(THIRD)
-    true = grown(log, THIRD)
-    dice = random.Random(count)
+def test_no_change_of_a_receipt_is_taken(seen: tuple[Holder, Log], count: int) -> None:
+    client, log = seen
+    true, dice = told(log, THIRD), random.Random(count)
     for _ in range(count):
         spoilt = mutated(true, dice)
         if spoilt != true:
-            assert not survives(client, spoilt)
-    assert survives(client, true)
+            with pytest.raises(ProtocolError):
+                client.receipts.take(spoilt)
+    client.receipts.take(true)
 
 
-# --- whole runs -----------------------------------------------------------------------------------
-
-
-def with_receipts(
-    simulation: Simulation, lie: Callable[[bytes], bytes] | None = None
-) -> Simulation:
+def with_receipts(simulation: Simulation) -> Simulation:
     """A simulation whose coordinator hands out receipts, as that of a federation does."""
     run = simulation.run
-    courier = Courier(
-        transport=run.transport if lie is None else Lying(run.transport, lie),
-        run_id=run.run_id,
-        roll=run.roll,
-        budget=run.terms.budget,
-        records=run.records,
-    )
+    facts = {"run_id": run.run_id, "roll": run.roll, "records": run.records}
+    courier = Courier(transport=run.transport, budget=run.terms.budget, **facts)
     return replace(simulation, run=replace(run, transport=courier))
 
 
@@ -345,75 +298,63 @@ def held(storage: Storage, *overrides: str) -> Finished:
 @pytest.fixture(scope="module")
 def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run of five clients with receipts."""
-    return held(Storage(tmp_path_factory.mktemp("receipted")), OS)
+    folder = tmp_path_factory.mktemp("receipted")
+    return held(Storage(folder), OS, "evaluation.local_twins=false")
 
 
 def stores(run: Finished) -> Mapping[str, ClientStore]:
     return open_client_stores(stores_of(run.folder), read_only=True).stores
 
 
-def test_every_client_of_a_run_has_receipts_that_add_up(receipted: Finished) -> None:
-    key = known_key(receipted.storage.file)
-    worst = dict.fromkeys(ADVERSARIES, 0.0)
-    runs = []
+def test_every_client_of_a_run_has_receipts_that_add_up_and_cosigns_heads(receipted):
+    runs, file = [], receipted.storage.file
+    key = known_key(file)
     for store in stores(receipted).values():
         (run,) = verified(store.receipts.all(), store.rows(), key=key)
-        assert run.problems == ()
-        assert run.rounds == 3 and run.epsilons is not None
-        worst = {name: max(worst[name], run.epsilons[name]) for name in ADVERSARIES}
+        assert run.problems == () and run.rounds == 3
         runs.append(run)
     final = receipted.summary["final"]["epsilon"]
-    assert worst == pytest.approx({name: final[name] for name in ADVERSARIES}, rel=1e-9)
+    for name in ADVERSARIES:
+        assert max(run.epsilons[name] for run in runs) == pytest.approx(final[name], rel=1e-9)
     problems, common = forks(runs[:1], runs[1:2])
     assert problems == [] and common >= 2
-
-
-def test_heads_are_cosigned_by_all_clients(receipted: Finished) -> None:
-    file = receipted.storage.file
-    pseudonyms = {store.identity.pseudonym for store in stores(receipted).values()}
+    # All clients have cosigned the heads.
     sizes = witnessed_sizes(file)
-    assert sizes.keys() == pseudonyms
-    assert len(set(sizes.values())) == 1
-    witnessed = [note for _, note in kept_notes(file) if len(note.signatures) > 1]
-    assert len(witnessed) == 3
-    assert kept_heads(file, known_key(file)).heads
+    assert sizes.keys() == {store.identity.pseudonym for store in stores(receipted).values()}
+    assert len(set(sizes.values())) == 1 and kept_heads(file, key).heads
+    assert len([note for _, note in kept_notes(file) if len(note.signatures) > 1]) == 3
 
 
-class Lying(Transport):
-    """Between an honest courier and the clients, with the log's key in its hands."""
+class Spoiling(Transport):
+    """Between an honest courier and the clients."""
 
-    def __init__(self, through: Transport, lie: Callable[[bytes], bytes]) -> None:
-        self.through, self.lie = through, lie
+    def __init__(self, through: Transport) -> None:
+        self.through = through
 
-    def exchange(
-        self, stage: Any, messages: Mapping[ClientId, bytes], deadline: float | None
-    ) -> Mapping[ClientId, bytes | Dropout]:
-        told = {c: self.told(message) for c, message in messages.items()}
-        return self.through.exchange(stage, told, deadline)
+    def exchange(self, stage: Any, messages: Mapping[ClientId, bytes], deadline: Any) -> Any:
+        spoilt = {client: self.spoilt(message) for client, message in messages.items()}
+        return self.through.exchange(stage, spoilt, deadline)
 
-    def told(self, message: bytes) -> bytes:
+    def spoilt(self, message: bytes) -> bytes:
         if not is_enclosed(message):
             return message
         inner, receipt = unclose(message)
-        return enclose(inner, self.lie(receipt))
+        return enclose(inner, receipt[:-1] + bytes([receipt[-1] ^ 1]))
 
 
 def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> None:
     """Nobody goes on with a coordinator whose log leaves out what they released."""
-
-    def lie(receipt: bytes) -> bytes:
-        return receipt[:-1] + bytes([receipt[-1] ^ 1])
-
     with opened(storage.create(OS, "cohort.retries=0")) as simulation:
+        spoiling = over(simulation, Spoiling(simulation.run.transport))
         with pytest.raises(RunStopped):
-            execute(with_receipts(simulation, lie), SilentObserver())
+            execute(with_receipts(spoiling), SilentObserver())
     run = Finished(storage, simulation.run_id, {})
     for store in stores(run).values():
         assert all("receipt was refused" in f.reason for f in store.failures(run.run_id))
 
 
 def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> None:
-    run = held(storage, NONE, "rounds=2")
+    run = held(storage, NONE, "rounds=1", "evaluation.local_twins=false")
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
@@ -421,43 +362,35 @@ def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> 
 
 
 @pytest.fixture
-def client(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Answer]:
+def client(monkeypatch, capsys):
     """The data holder's command line."""
     return command_line(monkeypatch, capsys, main)
 
 
-def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(storage: Storage) -> None:
+def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(receipted, tmp_path):
     """Rolled back alone, while what clients have witnessed stayed where it was."""
-    run = held(storage, OS, "rounds=2")
-    with opened(storage.reopen(run.run_id)) as simulation:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(receipted.storage.folder, storage.folder)
+    with opened(storage.reopen(receipted.run_id)) as simulation:
         courier = with_receipts(simulation).run.transport
         assert isinstance(courier, Courier)
-        envelope = Envelope(run.run_id, 3, 0, (2, 1))
         sizes = witnessed_sizes(storage.file)
-        witness = next(iter(sizes))
-        ahead = max(sizes.values()) + 50
+        witness, ahead = next(iter(sizes)), max(sizes.values()) + 50
         signer = log_signer(storage.file)
         note = signer.sign(Checkpoint(signer.name, ahead, bytes(32)).encode())
-        add_note(
-            storage.file,
-            note.with_signatures([Signature(witness, b"abcd", bytes(72))]).encode(),
-        )
+        note = note.with_signatures([Signature(witness, b"abcd", bytes(72))])
+        add_note(storage.file, note.encode())
         name = {p: c for c, p in courier.roll.pseudonyms.items()}[witness]
         again = with_receipts(simulation).run.transport
-        parting = encode_parting(Parting(envelope, {}, None))
-        with pytest.raises(CoordinatorBehind, match="the database is an old copy"):
+        parting = encode_parting(Parting(Envelope(receipted.run_id, 4, 0, (3, 1)), {}, None))
+        with pytest.raises(CoordinatorBehind, match="an old copy"):
             again.exchange("personalise", {name: parting}, None)
 
 
-def test_the_command_line(
-    client: Callable[..., Answer], receipted: Finished, tmp_path: Path
-) -> None:
+def test_the_command_line(client, receipted, tmp_path):
     file, other = tmp_path / "one", tmp_path / "other"
-    a, b, *_ = stores(receipted).values()
-    file.write_bytes(write_receipts(a.receipts.all()))
-    other.write_bytes(write_receipts(b.receipts.all()))
+    for path, store in zip((file, other), stores(receipted).values(), strict=False):
+        path.write_bytes(write_receipts(store.receipts.all()))
     key = known_key(receipted.storage.file)
     assert key is not None
     arguments = ("receipts", "verify", str(file), "--compare", str(other), "--key", key.encode())
@@ -477,14 +410,8 @@ def test_the_command_line(
     assert (answer.code, answer.err.count("\n")) == (2, 1)
 
 
-# --- kept heads and views of the log spoilt at random ---------------------------------------------
-
-
-COUNTS = [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+COUNTS = [60, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 Dice = random.Random
-
-
-# --- heads beside the database --------------------------------------------------------------------
 
 
 class Heads:
@@ -493,9 +420,9 @@ class Heads:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sotto.db"
         self.database = open_database(f"sqlite:///{self.path}")
+        facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
         with self.database.unit_of_work() as unit:
             for run in ("r", "s"):
-                facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
                 unit.runs.create(run, name=run, **facts)
             unit.commit()
         fill(self.database, rounds=2, clients=2)
@@ -530,18 +457,15 @@ def line_of(note: str) -> bytes:
 
 
 def a_flip(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
-    lines = list(heads.lines)
-    at = dice.randrange(len(lines))
-    place = dice.randrange(len(lines[at]))
+    lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     line = bytearray(lines[at])
-    line[place] ^= 1 << dice.randrange(8)
+    line[dice.randrange(len(line))] ^= 1 << dice.randrange(8)
     lines[at] = bytes(line)
     return lines, "line"
 
 
 def a_cut(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
-    lines = list(heads.lines)
-    at = dice.randrange(len(lines))
+    lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     lines[at] = lines[at][: dice.randrange(len(lines[at]))]
     return lines, f"line {at + 1} "
 
@@ -566,7 +490,7 @@ def a_strangers_head(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
     """Of the true tree, but by another key of the same name, in place of one or beside it."""
     lines, at = list(heads.lines), dice.randrange(len(heads.lines))
     lines[at : at + dice.randrange(2)] = [heads.note(at + 1, heads.roots[at + 1], heads.stranger)]
-    return lines, f"line {at + 1}: the note is signed by none"
+    return lines, f"line {at + 1}: the note"
 
 
 def a_replaced_key(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
@@ -587,13 +511,8 @@ def a_false_hand_over(heads: Heads, dice: Dice) -> tuple[list[bytes], str]:
 
 
 ON_HEADS = (
-    a_flip,
-    a_cut,
-    another_root,
-    another_size,
-    a_strangers_head,
-    a_replaced_key,
-    a_false_hand_over,
+    *(a_flip, a_cut, another_root, another_size),
+    *(a_strangers_head, a_replaced_key, a_false_hand_over),
 )
 
 
@@ -603,16 +522,13 @@ def test_every_change_of_kept_heads_is_named(tmp_path: Path, count: int) -> None
     assert heads.reason() is None
     dice = Dice(count)
     for number in range(count):
-        lines, named = dice.choice(ON_HEADS)(heads, dice)
+        lines, named = ON_HEADS[number % len(ON_HEADS)](heads, dice)
         heads.file.write_bytes(b"".join(line + b"\n" for line in lines))
         reason = heads.reason()
         assert reason is not None and named in reason, (number, named, reason)
     heads.file.write_bytes(b"".join(line + b"\n" for line in heads.lines))
     assert heads.reason() is None
     heads.database.close()
-
-
-# --- what a client is shown -----------------------------------------------------------------------
 
 
 def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -632,15 +548,7 @@ def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
 def a_rollback(log: Log, dice: Dice) -> tuple[bytes, str]:
     """The log ends before what was seen."""
     size = dice.randrange(1, len(log.leaves))
-    return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves, but 6 were seen"
-
-
-def told(log: Log, row: LedgerRow | None, **changes: Any) -> bytes:
-    """The receipt of a third round, with what is said to be its charge."""
-    after = Log(list(log.leaves))
-    positions = [] if row is None else [after.charge(row)]
-    after.event()
-    return after.receipt(6, positions, attempt=(3, 1), **changes)
+    return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves"
 
 
 def an_undercharge(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -655,13 +563,12 @@ def an_undercharge(log: Log, dice: Dice) -> tuple[bytes, str]:
             {"count": dice.randrange(2, 9)},
         ]
     )
-    return told(log, replace(THIRD, **cheaper)), "states another charge for round 3"
+    return told(log, replace(THIRD, **cheaper)), "another charge for"
 
 
 def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
     """Left out, put elsewhere, or called aborted."""
-    kind = dice.randrange(4)
-    left_out = "leaves out the release of round 3"
+    kind, left_out = dice.randrange(4), "leaves out"
     if kind == 0:
         return told(log, None), left_out
     if kind == 1:
@@ -670,18 +577,16 @@ def a_hidden_release(log: Log, dice: Dice) -> tuple[bytes, str]:
         return told(log, replace(THIRD, attempt=dice.randrange(2, 99))), left_out
     after = Log(list(log.leaves))
     positions = [after.charge(THIRD), after.settle(THIRD, "aborted")]
-    receipt = after.receipt(6, positions, attempt=(3, 1))
-    return receipt, "says that nothing was released in round 3"
+    return after.receipt(6, positions, attempt=(3, 1)), "nothing was released"
 
 
 def another_key(log: Log, dice: Dice) -> tuple[bytes, str]:
     """A new key with nothing, with a loss that nobody confirmed, or one that a stranger handed."""
     new = NoteSigner(SIGNER.name, dice.randbytes(32))
-    changes = dice.choice(
-        [(), (state_lost(new),), (hand_over(NoteSigner(SIGNER.name, dice.randbytes(32)), new),)]
-    )
+    stranger = NoteSigner(SIGNER.name, dice.randbytes(32))
+    changes = dice.choice([(), (state_lost(new),), (hand_over(stranger, new),)])
     after = Log([*log.leaves, b"more"], new, changes)
-    return after.receipt(6, []), "to which no key handed over"
+    return after.receipt(6, []), "no key handed"
 
 
 def a_false_signature(log: Log, dice: Dice) -> tuple[bytes, str]:
@@ -690,33 +595,18 @@ def a_false_signature(log: Log, dice: Dice) -> tuple[bytes, str]:
     return signed(true, NoteSigner(SIGNER.name, dice.randbytes(32))), "does not verify"
 
 
-ON_VIEWS: tuple[Callable[[Log, Dice], tuple[bytes, str]], ...] = (
-    a_fork,
-    a_rollback,
-    an_undercharge,
-    a_hidden_release,
-    another_key,
-    a_false_signature,
+ON_VIEWS = (
+    *(a_fork, a_rollback, an_undercharge, a_hidden_release),
+    *(another_key, a_false_signature),
 )
 
 
-@pytest.fixture
-def seen(tmp_path: Path) -> tuple[Holder, Log]:
-    """A client that has seen two rounds, has released in a third, and the true log."""
-    client = holder(tmp_path)
-    log = two_rounds(client)
-    client.release(THIRD)
-    return client, log
-
-
 @pytest.mark.parametrize("count", COUNTS)
-def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(
-    seen: tuple[Holder, Log], count: int
-) -> None:
+def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(seen, count):
     client, log = seen
     dice = Dice(count)
     for number in range(count):
-        lie, named = dice.choice(ON_VIEWS)(log, dice)
+        lie, named = ON_VIEWS[number % len(ON_VIEWS)](log, dice)
         with pytest.raises(ReceiptRefused) as caught:
             client.receipts.take(lie)
         assert named in str(caught.value), (number, named)
@@ -725,9 +615,7 @@ def test_every_false_view_is_named_by_a_client_that_saw_the_true_one(
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(2_000, marks=pytest.mark.slow)])
-def test_two_clients_that_were_shown_different_logs_find_out(
-    seen: tuple[Holder, Log], count: int
-) -> None:
+def test_two_clients_that_were_shown_different_logs_find_out(seen, count):
     """Each view holds in itself; only side by side they tell."""
     client, log = seen
     dice = Dice(count)
@@ -741,4 +629,4 @@ def test_two_clients_that_were_shown_different_logs_find_out(
         theirs = verified([KeptReceipt(ROW.run_id, 6, receipt)])
         problems, common = forks(mine, theirs)
         assert (len(problems), common) == (1, 1), number
-        assert "two clients saw different 6 leaves" in problems[0]
+        assert "different 6 leaves" in problems[0]

@@ -27,64 +27,51 @@ from tests.trunk._runs import (
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
 POISSON = (
-    "privacy.mechanism=central_noise",
-    "cohort.sampling=poisson",
-    "cohort.minimum=1",
-    "cohort.retries=0",
-    MASKS_OFF,
+    *("privacy.mechanism=central_noise", "cohort.sampling=poisson"),
+    *("cohort.minimum=1", "cohort.retries=0", MASKS_OFF),
 )
-ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
-
 FREE = "privacy.target_epsilon=null"
 TINY = (FREE, "privacy.noise_multiplier=1e-6")
 SHARES = "privacy.mechanism=distributed_noise"
 CENTRAL = "privacy.mechanism=central_noise"
 REFUSED = [
-    (
-        ("privacy.per_sample_clipping_norm=1", "method.name=fedclip"),
-        "gradient of one example alone",
-    ),
+    (("privacy.per_sample_clipping_norm=1", "method.name=fedclip"), "of one example"),
     ((FREE, "privacy.noise_multiplier=0"), "greater than 0"),
     ((*RECORDS, TINY[1], "privacy.accountant=pld"), "privacy.accountant: "),
-    (("privacy.noise_multiplier=1",), "give exactly one of"),
-    ((FREE,), "give exactly one of"),
-    ((SHARES, *TINY), "privacy.noise_multiplier: one client's share"),
+    (("privacy.noise_multiplier=1",), "give exactly one"),
+    ((FREE,), "give exactly one"),
+    ((SHARES, *TINY), "privacy.noise_multiplier: one"),
     (("privacy.noise_distribution=discrete_gaussian", *TINY), "privacy.noise_multiplier: "),
     (("evaluation.selection=best_on_validation",), "best_on_validation would choose"),
-    ((*RECORDS, "privacy.accountant=exact"), "'exact' cannot price dp_sgd"),
-    ((SHARES, *FIXED, "privacy.accountant=pld"), "'pld' cannot price distributed_noise"),
-    (("privacy.noise_distribution=skellam",), "skellam is not available under upload_noise"),
+    ((*RECORDS, "privacy.accountant=exact"), "'exact' cannot price"),
+    ((SHARES, *FIXED, "privacy.accountant=pld"), "'pld' cannot price"),
+    (("privacy.noise_distribution=skellam",), "skellam is not available"),
     ((SHARES, "pool.noise=same"), "'same' under distributed_noise"),
     ((CENTRAL, "pool.noise=same"), "'same' under central_noise"),
-    ((*RECORDS, "pool.noise=independent"), "'independent' has no meaning under dp_sgd"),
-    (("privacy.sampling_probability=0.5",), "is for the batches of dp_sgd"),
-    (("privacy.personal=decoupled",), "decoupled has no meaning under upload_noise"),
+    ((*RECORDS, "pool.noise=independent"), "'independent' has no meaning"),
+    (("privacy.sampling_probability=0.5",), "the batches of"),
+    (("privacy.personal=decoupled",), "decoupled has no"),
     ((*RECORDS, "privacy.per_sample_clipping_norm=null"), "clipping_norm: is missing"),
     ((*RECORDS, "privacy.sampling_probability=null"), "sampling_probability: is missing"),
     ((*RECORDS, "training.local_steps=null", "training.local_epochs=1"), "training.local_epochs: "),
-    ((*RECORDS, *ADAPTIVE), "privacy.adaptive_clipping: follows the norms"),
-    (ADAPTIVE, "privacy.adaptive_clipping: a pool entry"),
+    ((*RECORDS, *ADAPTIVE), "privacy.adaptive_clipping: follows"),
+    (ADAPTIVE, "privacy.adaptive_clipping: a pool"),
     ((*ADAPTIVE, "method.name=zero_shot", MASKS_OFF), "zero_shot shares nothing"),
-    ((*RECORDS, *NO_POOL, "privacy.personal=decoupled"), "promptfl has no personal part"),
+    ((*RECORDS, *NO_POOL, "privacy.personal=decoupled"), "promptfl has no"),
     ((*CONTROLLED, "training.optimizer=adam"), "training.optimizer: 'adam'"),
     ((*CONTROLLED, "training.momentum=0.9"), "training.momentum: 0.9"),
-    ((SHARES, MASKS_OFF), "secure_aggregation.enabled: false shows every client's own share"),
-    (("cohort.sampling=poisson",), "poisson amplifies only against the observer"),
-    ((CENTRAL, "cohort.sampling=poisson"), "poisson cohorts may have any size"),
-    ((*POISSON, "cohort.minimum=2"), "cohort.minimum: 2 would let one client's coin decide"),
-    ((*POISSON, "cohort.retries=1"), "cohort.retries: 1 would draw a secret cohort again"),
-    (POISSON, "poisson amplifies nothing with pfedmoap"),
-    (
-        ("privacy.mechanism=none", "privacy.lifetime_budget=1"),
-        "lifetime_budget: 1.0 has no meaning",
-    ),
+    ((SHARES, MASKS_OFF), "secure_aggregation.enabled: false"),
+    (("cohort.sampling=poisson",), "poisson amplifies only"),
+    ((CENTRAL, "cohort.sampling=poisson"), "poisson cohorts may"),
+    ((*POISSON, "cohort.minimum=2"), "cohort.minimum: 2"),
+    ((*POISSON, "cohort.retries=1"), "cohort.retries: 1"),
+    (POISSON, "poisson amplifies nothing"),
+    (("privacy.mechanism=none", "privacy.lifetime_budget=1"), "lifetime_budget: 1.0"),
 ]
 
 
 @pytest.mark.parametrize(("overrides", "words"), REFUSED, ids=str)
-def test_refused_in_one_sentence_before_anything_is_written(
-    storage: Storage, overrides: tuple[str, ...], words: str
-) -> None:
+def test_refused_in_one_sentence_before_anything_is_written(storage, overrides, words):
     with pytest.raises(ConfigError) as refused:
         storage.create(*overrides)
     message = str(refused.value)
@@ -94,21 +81,19 @@ def test_refused_in_one_sentence_before_anything_is_written(
 
 
 def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) -> None:
-    with opened(storage.create(*ONE_STEP)) as simulation:
+    with opened(storage.create()) as simulation:
         client = next(iter(simulation.population.clients.values()))
         profile = client.profile
         real = dataclasses.replace(profile.safeguards, simulated=False)
         alone = dataclasses.replace(profile, safeguards=real)
-        with pytest.raises(ConfigError, match=r"'seeded' protects nobody .*valid: os"):
+        with pytest.raises(ConfigError, match="'seeded' protects nobody"):
             Client(alone, client._store, client._make_trainer)
         fresh = dataclasses.replace(profile.randomness, noise_source="os")
         safe = dataclasses.replace(alone, randomness=fresh)
         assert Client(safe, client._store, client._make_trainer).pseudonym == client.pseudonym
 
 
-def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(storage, monkeypatch):
     """With one it leaves as zero, which nobody can tell (`test_failing_clients`)."""
     with opened(storage.create("privacy.mechanism=none", *NO_POOL)) as simulation:
         method = type(simulation.run.terms.method)
@@ -120,7 +105,7 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
             return LocalResult(update, None, result.personal)
 
         monkeypatch.setattr(method, "client_update", broken)
-        with pytest.raises(RunStopped, match="round 1 was aborted"):
+        with pytest.raises(RunStopped, match="1 was aborted"):
             execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM states") == [(1,)]
     folder = storage.folder / simulation.run_id
@@ -129,20 +114,17 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
 
 
 def test_a_changed_configuration_is_not_resumed(own_copy: Finished) -> None:
-    storage = own_copy.storage
     edited = "UPDATE runs SET config_json = json_set(config_json, '$.rounds', 9)"
-    tampering.execute(storage.file, edited)
-    with pytest.raises(RunStopped, match="its configuration is not the one"):
-        storage.reopen(own_copy.run_id)
+    tampering.execute(own_copy.storage.file, edited)
+    with pytest.raises(RunStopped, match="configuration is not"):
+        own_copy.storage.reopen(own_copy.run_id)
 
 
 @pytest.mark.parametrize(
     ("column", "value"),
     [("standard_deviation", 0.5), ("relation", "add_or_remove_one"), ("channel", "pool")],
 )
-def test_a_ledger_of_other_releases_is_not_gone_on_with(
-    own_copy: Finished, column: str, value: object
-) -> None:
+def test_a_ledger_of_other_releases_is_not_gone_on_with(own_copy, column, value):
     """Facts of a ledger never change; so whatever differs, the run would now spend otherwise."""
     storage = own_copy.storage
     tampering.execute(storage.file, f"UPDATE ledger SET {column} = {value!r}")  # noqa: S608

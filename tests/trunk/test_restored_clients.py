@@ -46,12 +46,8 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 EARLIER = NOW - timedelta(seconds=1)
 LOST = "south"
 NOISED = (
-    "rounds=4",
-    "privacy.mechanism=upload_noise",
-    "privacy.clipping_norm=0.1",
-    "privacy.target_epsilon=20.0",
-    "secure_aggregation={enabled: false}",
-    "cohort={minimum: 3}",
+    *("rounds=4", "privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),
+    *("privacy.target_epsilon=20.0", "secure_aggregation={enabled: false}", "cohort={minimum: 3}"),
 )
 
 
@@ -59,23 +55,23 @@ NOISED = (
 class Lost:
     """A federation after its third round, one of whose clients has a backup of after the first.
 
+    So has the coordinator.
+
     Attributes:
         folder: Of all of it.
         holders: All of them.
         run_id: The run.
-        backup: Of the client that is lost.
         spent: What that client had spent when it was lost.
     """
 
     folder: Path
     holders: Holders
-    run_id: str
-    backup: Path
-    spent: float
+    run_id: str = ""
+    spent: float = math.nan
 
     @property
-    def url(self) -> str:
-        return f"sqlite:///{self.folder}/sotto.db"
+    def coordinator(self) -> Storage:
+        return Storage(self.folder)
 
     @property
     def settings(self) -> HolderSettings:
@@ -85,85 +81,108 @@ class Lost:
     def store(self) -> ClientStore:
         return own_store(self.settings)
 
+    def epsilon(self) -> float:
+        """What the client has spent by its own books."""
+        epsilon = own_account(self.store, self.settings.limits).total.epsilon
+        assert epsilon is not None
+        return epsilon
+
     def restore(self) -> None:
-        """Loses the store and brings it back."""
         shutil.rmtree(self.settings.storage)
-        restore_store(self.backup, self.settings, NOW)
+        restore_store(self.folder / "south.backup", self.settings, NOW)
+
+    def back_up_coordinator(self) -> None:
+        backups.back_up(self.coordinator.url, self.folder / "backup", NOW)
+
+    def restored_coordinator(self) -> Storage:
+        place = Storage(self.folder / "back")
+        backups.restore(self.folder / "backup", place.url, NOW)
+        # A backup holds no key; its operator has it, or clients are told of another.
+        shutil.copyfile(key_file(self.coordinator.file), key_file(place.file))
+        return place
 
     def charges(self) -> Charges:
         """What the coordinator says it charged, as the file that travels has it."""
-        with open_existing(self.url) as database, database.unit_of_work(read_only=True) as uow:
-            return decode_charges(
-                encode_charges(charges_of(uow, self.store.identity.pseudonym, NOW))
-            )
+        with open_existing(self.coordinator.url) as database:
+            with database.unit_of_work(read_only=True) as uow:
+                found = charges_of(uow, self.store.identity.pseudonym, NOW)
+        return decode_charges(encode_charges(found))
 
     def invited(self, place: tuple[int, int], committed: tuple[int, int] | None) -> bytes:
         """What the client answers to whoever invites it."""
-        envelope = Envelope(self.run_id, *place, committed)
-        return self.holders.handler(LOST)(encode_invitation(Invitation(envelope, (), None, None)))
+        invitation = Invitation(Envelope(self.run_id, *place, committed), (), None, None)
+        return self.holders.handler(LOST)(encode_invitation(invitation))
 
-    def go_on(self) -> dict[str, Any]:
-        return go_on(self.run_id, self.url, within(self.holders.handlers()))
+    def begin(self, *overrides: str) -> None:
+        """The first round, and nothing of the second."""
+        config = federation(self.folder, *NOISED, *overrides)
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, AuditTrail, "round_opened", 2)
+            hold(config, within(self.holders.handlers()))
+        self.run_id = self.coordinator.only_run()
 
+    def go_on(self, storage: Storage | None = None) -> dict[str, Any]:
+        place = storage or self.coordinator
+        return go_on(self.run_id, place.url, within(self.holders.handlers()))
 
-def spent(settings: HolderSettings) -> float:
-    epsilon = own_account(own_store(settings), settings.limits).total.epsilon
-    assert epsilon is not None
-    return epsilon
+    def hold_rounds(self, number: int) -> None:
+        """So many rounds, and nothing of the next."""
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, AuditTrail, "round_opened", number + 1)
+            self.go_on()
+
+    def own_ledgers(self) -> dict[str, tuple[LedgerRow, ...]]:
+        settings = {n: load_holder(self.folder / n / "client.yaml") for n in self.holders.lines}
+        return {name: own_store(each).rows() for name, each in settings.items()}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Lost:
     folder = tmp_path_factory.mktemp("lost")
-    holders, config = Holders.written(folder), federation(folder, *NOISED)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        # Nothing of its second round has begun.
-        crash_at(patch, AuditTrail, "round_opened", 2)
-        hold(config, within(holders.handlers()))
-    settings = load_holder(folder / LOST / "client.yaml")
-    back_up_store(settings, folder / "south.backup", NOW)
-    with open_existing(f"sqlite:///{folder}/sotto.db") as database:
-        with database.unit_of_work(read_only=True) as uow:
-            (run,) = uow.runs.list()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, AuditTrail, "round_opened", 3)
-        go_on(run.run_id, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
-    return Lost(folder, holders, run.run_id, folder / "south.backup", spent(settings))
+    fed = Lost(folder, Holders.written(folder))
+    fed.begin()
+    back_up_store(fed.settings, folder / "south.backup", NOW)
+    fed.back_up_coordinator()
+    fed.hold_rounds(2)
+    fed.spent = fed.epsilon()
+    return fed
 
 
 @pytest.fixture
-def lost(made: Lost, tmp_path: Path) -> Lost:
-    """Of the test's own, its client's store lost and restored."""
+def fed(made: Lost, tmp_path: Path) -> Lost:
+    """Of the test's own, all of whose stores are as they should be."""
     folder = tmp_path / "fed"
     shutil.copytree(made.folder, folder)
-    own = Lost(
-        folder,
-        Holders(folder, made.holders.surroundings, {name: [] for name in made.holders.lines}),
-        made.run_id,
-        folder / "south.backup",
-        made.spent,
-    )
-    own.restore()
-    return own
+    lines: dict[str, list[str]] = {name: [] for name in made.holders.lines}
+    holders = Holders(folder, made.holders.surroundings, lines)
+    return dataclasses.replace(made, folder=folder, holders=holders)
+
+
+@pytest.fixture
+def lost(fed: Lost) -> Lost:
+    """The same, its client's store lost and restored."""
+    fed.restore()
+    return fed
 
 
 def test_what_a_copied_file_would_do_and_a_restored_store_does_not(lost: Lost) -> None:
     """The attack: the coordinator asks for a round that was released, and denies that it was."""
-    assert spent(lost.settings) < lost.spent
+    assert lost.epsilon() < lost.spent
     copied = lost.store
     copied.restoring.settle(NOW)
     # A file that was merely copied answers a round that its client has answered before.
     assert lost.invited((2, 1), (1, 1))
     lost.restore()
     for place, committed in (((2, 1), (1, 1)), ((4, 1), (3, 1)), ((4, 9), None)):
-        with pytest.raises(ClientRestored, match="restored from a backup at 2026-11-22"):
+        with pytest.raises(ClientRestored, match="at 2026-11-22"):
             lost.invited(place, committed)
 
 
+@pytest.mark.slow
 def test_others_go_on_without_it_and_are_told_why(lost: Lost) -> None:
     before = lost.store.rows()
     # What is trained last needs everybody, and so the run waits for its catching up.
-    with pytest.raises(ClientsSilent, match=r"south .*restored from a backup .* not caught up"):
+    with pytest.raises(ClientsSilent, match=r"south .* not caught up"):
         lost.go_on()
     assert lost.store.rows() == before
     catch_up(lost.store, [lost.charges()], NOW)
@@ -174,33 +193,22 @@ def test_others_go_on_without_it_and_are_told_why(lost: Lost) -> None:
 
 def test_a_client_that_has_caught_up_goes_on_and_has_spent_all_that_it_had(lost: Lost) -> None:
     assert catch_up(lost.store, [lost.charges()], NOW) == 2
-    assert spent(lost.settings) == pytest.approx(lost.spent, rel=1e-9)
+    assert lost.epsilon() == pytest.approx(lost.spent, rel=1e-9)
     summary = lost.go_on()
     assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 0, 0]
     rows = lost.store.rows(lost.run_id)
     assert [(row.round_number, row.attempt) for row in rows] == [(1, 1), (2, 1), (3, 1), (4, 1)]
     # Four Gaussian releases calibrated to 20 cost 20, with or without a backup in between.
-    assert spent(lost.settings) > lost.spent
+    assert lost.epsilon() > lost.spent
     assert summary["final"]["epsilon"]["peers"] == pytest.approx(20.0, rel=1e-3)
 
 
-def test_no_round_that_was_released_is_answered_after_catching_up(lost: Lost) -> None:
-    catch_up(lost.store, [lost.charges()], NOW)
-    before = lost.store.rows()
-    for place in ((1, 1), (2, 1), (2, 7), (3, 1)):
-        with pytest.raises(ProtocolError):
-            lost.invited(place, (1, 1))
-    assert lost.store.rows() == before
-
-
-def test_open_attempts_of_a_backup_are_over(lost: Lost) -> None:
+def test_a_backups_open_attempts_are_over_and_no_round_that_was_released_is_answered(lost):
     """Its keys and replies are gone: what was sent with them since is not known."""
     newest = lost.store.sessions.newest(lost.run_id)
     assert newest is not None
     assert (newest.round_number, newest.attempt, newest.state) == (1, 1, b"")
 
-
-def test_check_names_it_until_it_has_caught_up(lost: Lost) -> None:
     def storage() -> Any:
         return next(check for check in check_holder(lost.settings) if check.point == "storage")
 
@@ -208,6 +216,24 @@ def test_check_names_it_until_it_has_caught_up(lost: Lost) -> None:
     assert "has not caught up" in storage().text
     catch_up(lost.store, [lost.charges()], NOW)
     assert storage().is_sound
+    before = lost.store.rows()
+    for place in ((1, 1), (2, 1), (2, 7), (3, 1)):
+        with pytest.raises(ProtocolError):
+            lost.invited(place, (1, 1))
+    assert lost.store.rows() == before
+    with pytest.raises(ConfigError, match="nothing to catch"):
+        catch_up(lost.store, [lost.charges()], NOW)
+    # A second restoring asks for a second catching up.
+    lost.restore()
+    with pytest.raises(ClientRestored):
+        lost.invited((4, 1), (3, 1))
+
+
+SPOILT: tuple[dict[str, Any], ...] = (
+    *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
+    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
+    {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
+)
 
 
 def changed(charges: Charges, run_id: str, **facts: Any) -> Charges:
@@ -222,12 +248,12 @@ def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> N
     quieter = dataclasses.replace(rows[0], standard_deviation=rows[0].standard_deviation * 2)
     wrong = dataclasses.replace(rows[2], standard_deviation=math.nan)
     cases = {
-        "they are of client 'nobody'": Charges("nobody", NOW, whole.runs),
-        "they lack round 1, attempt 1": changed(whole, lost.run_id, rows=rows[1:]),
+        "client 'nobody'": Charges("nobody", NOW, whole.runs),
+        "they lack round 1": changed(whole, lost.run_id, rows=rows[1:]),
         "is charged differently": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
-        "standard_deviation must be finite": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
-        "is not in them": Charges(whole.pseudonym, NOW, {}),
-        "before the store was restored": Charges(whole.pseudonym, EARLIER, whole.runs),
+        "standard_deviation must": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
+        "not in them": Charges(whole.pseudonym, NOW, {}),
+        "before the store": Charges(whole.pseudonym, EARLIER, whole.runs),
     }
     before = lost.store.rows()
     for said, charges in cases.items():
@@ -244,119 +270,48 @@ def test_charging_too_much_only_costs_the_client_more(lost: Lost) -> None:
     rows = whole.runs[lost.run_id].rows
     more = dataclasses.replace(rows[-1], round_number=3, attempt=2)
     catch_up(lost.store, [changed(whole, lost.run_id, rows=(*rows, more))], NOW)
-    assert spent(lost.settings) > lost.spent
+    assert lost.epsilon() > lost.spent
     # It takes the coordinator at its word, and that has not begun this attempt.
-    with pytest.raises(CoordinatorBehind, match=r"south has answered round 3, attempt 2"):
+    with pytest.raises(CoordinatorBehind, match="round 3, attempt 2"):
         lost.go_on()
-
-
-def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
-    catch_up(lost.store, [lost.charges()], NOW)
-    with pytest.raises(ConfigError, match="nothing to catch up with"):
-        catch_up(lost.store, [lost.charges()], NOW)
-    lost.restore()
-    with pytest.raises(ClientRestored):
-        lost.invited((4, 1), (3, 1))
-
-
-SPOILT: tuple[dict[str, Any], ...] = (
-    *({"version": 2}, {"pseudonym": 3}, {"made": "2026-11-22"}, {"runs": []}),
-    *({"runs": {"x": {"newest": newest, "rows": []}}} for newest in ([1], [-1, 1])),
-    {"runs": {"x": {"newest": [1, 1], "rows": [{"channel": "sum"}]}}},
-)
-
-
-def test_a_file_that_is_none_of_charges(lost: Lost) -> None:
+    # Nor is a file that holds no charges read.
     tree = json.loads(encode_charges(lost.charges()))
     for spoilt in SPOILT:
-        with pytest.raises(ConfigError, match="these are no charges"):
+        with pytest.raises(ConfigError, match="no charges"):
             decode_charges(json.dumps({**tree, **spoilt}).encode())
-
-
-# --- a coordinator that comes back ----------------------------------------------------------------
-
-
-@dataclass
-class Federation:
-    """Data holders, and a coordinator that may be lost."""
-
-    folder: Path
-    holders: Holders
-
-    @property
-    def coordinator(self) -> Storage:
-        return Storage(self.folder)
-
-    def begin(self, *overrides: str, last: int) -> str:
-        config = federation(self.folder, *NOISED, *overrides)
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, AuditTrail, "round_opened", last + 1)
-            hold(config, within(self.holders.handlers()))
-        return self.coordinator.only_run()
-
-    def go_on(self, run_id: str, storage: Storage, rounds: int | None = None) -> None:
-        reaching = within(self.holders.handlers())
-        if rounds is None:
-            go_on(run_id, storage.url, reaching)
-            return
-        with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, AuditTrail, "round_opened", rounds + 1)
-            go_on(run_id, storage.url, reaching)
-
-    def own_ledgers(self) -> dict[str, tuple[LedgerRow, ...]]:
-        settings = {n: load_holder(self.folder / n / "client.yaml") for n in self.holders.lines}
-        return {name: own_store(each).rows() for name, each in settings.items()}
-
-    def restored(self, file: Path) -> Storage:
-        place = Storage(self.folder / "back")
-        backups.restore(file, place.url, NOW)
-        # A backup holds no key; its operator has it, or clients are told of another.
-        shutil.copyfile(key_file(self.coordinator.file), key_file(place.file))
-        return place
-
-
-@pytest.fixture
-def fed(tmp_path_factory: pytest.TempPathFactory) -> Federation:
-    folder = tmp_path_factory.mktemp("fed")
-    return Federation(folder, Holders.written(folder))
 
 
 LEDGER = "SELECT run_id, round_number, attempt, pseudonym, channel, status FROM ledger"
 
 
-def test_it_stops_with_the_sentence_and_nothing_is_released_or_priced_anew(
-    fed: Federation,
-) -> None:
-    run_id = fed.begin(last=1)
-    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
-    fed.go_on(run_id, fed.coordinator, rounds=2)
-    own, back = fed.own_ledgers(), fed.restored(fed.folder / "file")
+def test_it_stops_with_the_sentence_and_nothing_is_released_or_priced_anew(fed: Lost) -> None:
+    own, back = fed.own_ledgers(), fed.restored_coordinator()
     charged = back.rows(LEDGER)
-    said = "has answered round 3, attempt 1 .*knows of none after round 1, attempt 1"
+    said = "round 3, attempt 1 .*none after round 1, attempt 1"
     for _ in range(2):
         with pytest.raises(CoordinatorBehind, match=said):
-            fed.go_on(run_id, back)
+            fed.go_on(back)
     assert fed.own_ledgers() == own
     assert back.rows(LEDGER) == charged
-    # The newer database is as good as it was.
-    fed.go_on(run_id, fed.coordinator)
 
 
-def test_clients_that_the_next_round_would_not_ask_are_heard_too(fed: Federation) -> None:
+@pytest.mark.slow
+def test_clients_that_the_next_round_would_not_ask_are_heard_too(tmp_path: Path) -> None:
     """Of a cohort of three in four, one would not notice; its charge would be lost here."""
-    run_id = fed.begin("cohort.size=3", last=1)
-    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
-    fed.go_on(run_id, fed.coordinator, rounds=1)
-    back = fed.restored(fed.folder / "file")
-    with pytest.raises(CoordinatorBehind, match="has answered round 2, attempt 1"):
-        fed.go_on(run_id, back)
+    fed = Lost(tmp_path, Holders.written(tmp_path))
+    fed.begin("cohort.size=3")
+    fed.back_up_coordinator()
+    fed.hold_rounds(1)
+    with pytest.raises(CoordinatorBehind, match="round 2, attempt 1"):
+        fed.go_on(fed.restored_coordinator())
 
 
-def test_one_that_nobody_is_ahead_of_goes_on(fed: Federation) -> None:
-    run_id = fed.begin(last=2)
-    backups.back_up(fed.coordinator.url, fed.folder / "file", NOW)
-    back = fed.restored(fed.folder / "file")
-    fed.go_on(run_id, back)
+@pytest.mark.slow
+def test_one_that_nobody_is_ahead_of_goes_on(fed: Lost) -> None:
+    (fed.folder / "backup").unlink()
+    fed.back_up_coordinator()
+    back = fed.restored_coordinator()
+    fed.go_on(back)
     assert [run["problems"] for run in audited(back.url)["runs"]] == [[]]
     places = [(row.round_number, row.attempt) for row in fed.own_ledgers()[NAMES[0]]]
     assert places == [(1, 1), (2, 1), (3, 1), (4, 1)]
