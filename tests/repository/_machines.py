@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from tests.repository._source import ROOT
 
@@ -104,7 +105,7 @@ def running_machines(
 @contextmanager
 def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> Iterator[Machine]:
     own.mkdir(parents=True)
-    groups = [group / f"machine-{os.getpid()}-{name}" for group in _groups()]
+    groups = [group / f"machine-{uuid4().hex}" for group in _groups()]
     for group in groups:
         _make(group)
     places = [str(word) for pair in shown.items() for word in pair]
