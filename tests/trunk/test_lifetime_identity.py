@@ -100,6 +100,7 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monk
     for other in (
         # How a path is spelt is in `test_a_source_is_a_name_or_a_folder`.
         own("link", "task.domains=[north, west]", *pair),
+        own(photos, dataset="folders"),
         # A part of the folder, and the folder that it is part of.
         own(photos / "north", *pair, "task.shots=1", dataset="images"),
     ):
