@@ -234,6 +234,41 @@ def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monke
 
 
 @pytest.mark.slow
+def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
+    holders = Holders.written(folder)
+    place = folder / "north" / "store" / "offers"
+    kept: dict[str, bytes] = {}
+
+    def away() -> None:
+        (run_id,) = runs_of(folder)
+        kept[run_id] = (place / f"{run_id}.offer").read_bytes()
+        leave(folder, "north")
+
+    class Ends(Doing):
+        def exchange(self, stage, messages, deadline):
+            found = super().exchange(stage, messages, deadline)
+            if stage == "train" and self.seen == 2:
+                crash()
+            return found
+
+    transport = Ends(holders.handlers(), ("share", 2), away, after=False)
+    with pytest.raises(Crash):
+        hold(federation(folder, *MASKED), doing(transport))
+    ((run_id, offer),) = kept.items()
+    host = holders.handler("north")
+    for message in (offer, encode_roll_call(Envelope(run_id, 0, 0))):
+        assert decode_left(host(message)).client == "north"
+    assert not (place / f"{run_id}.offer").exists()
+    # Even with its files put back: the coordinator does not ask it.
+    (place / f"{run_id}.left").unlink()
+    (place / f"{run_id}.offer").write_bytes(offer)
+    again = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
+    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
+    assert again.asked and all("north" not in asked for _, asked in again.asked)
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
+
+
+@pytest.mark.slow
 def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
     holders = Holders.written(folder)
     transport = Doing(

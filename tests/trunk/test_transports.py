@@ -18,7 +18,7 @@ from platform.errors import ClientsSilent, ProtocolError
 from platform.rounds.asking import TRIES
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
-from tests.trunk._runs import Finished, Storage
+from tests.trunk._runs import NONE, Finished, Storage, opened
 from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
 
 
@@ -147,3 +147,17 @@ def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(storage, gather
     found, expected = left_behind(place.resume(run_id)), left_behind(gathered)
     # Of the resumed run the log says that it was.
     assert {**found, "audit": None} == {**expected, "audit": None}
+
+
+def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
+    """One of them would be charged for both."""
+
+    def carry(within: InProcessTransport) -> Transport:
+        first = within.handlers["client-00000"]
+        return dataclasses.replace(within, handlers=dict.fromkeys(within.handlers, first))
+
+    place = carried(storage, carry)
+    with pytest.raises(Exception, match="two clients have the pseudonym"):
+        place.create(NONE)
+    with opened(storage.reopen(storage.only_run())) as again:
+        assert len(set(again.run.roll.pseudonyms.values())) == 5
