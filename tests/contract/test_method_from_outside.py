@@ -103,7 +103,9 @@ def run_of(folder: Path, tmp_path: Path):
     (tmp_path / "model").mkdir()
     random_backbone(tmp_path / "model")
     tree = {
-        **{"name": "outside", "rounds": 2, "device": "cpu"},
+        "name": "outside",
+        "rounds": 2,
+        "device": "cpu",
         "task": {
             **{"dataset": "shapes", "clients": 4, "shots": 4, "test_per_class": 6},
             "model": {"name": f"local-dir:{tmp_path}/model"},

@@ -26,8 +26,11 @@ BASE: dict[str, Any] = {
 PRIVATE: dict[str, Any] = {
     **BASE,
     "privacy": {
-        **{"mechanism": "upload_noise", "clipping_norm": 1.0, "noise_multiplier": 2.0},
-        **{"target_delta": 1e-6, "spare_attempts": 2},
+        "mechanism": "upload_noise",
+        "clipping_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "target_delta": 1e-6,
+        "spare_attempts": 2,
     },
     "task": {**BASE["task"], "validation_share": 0.2},
     "evaluation": {"release": "noised", "every": 2, "selection": "best_on_validation"},

@@ -208,9 +208,17 @@ def test_no_coordinator_raises_a_limit():
 
 def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> Release:
     return Release(
-        **{"mechanism": UPLOAD_NOISE, "standard_deviation": noise_multiplier, "law": GAUSSIAN},
-        **{"clipping_norm": 1.0, "relation": "replace_one", "channel": "sum", "run_id": run_id},
-        **{"round_number": round_number, "attempt": 1, "pseudonym": "own", "status": "released"},
+        mechanism=UPLOAD_NOISE,
+        standard_deviation=noise_multiplier,
+        law=GAUSSIAN,
+        clipping_norm=1.0,
+        relation="replace_one",
+        channel="sum",
+        run_id=run_id,
+        round_number=round_number,
+        attempt=1,
+        pseudonym="own",
+        status="released",
     )
 
 

@@ -24,8 +24,11 @@ WHOLE: dict[str, Any] = {
     "device": "cpu",
     "threads": 2,
     "limits": {
-        **{"epsilon_total": 20.0, "epsilon_per_run": 8.0, "delta": 1.0e-5},
-        **{"smallest_cohort": 4, "smallest_sum": 5},
+        "epsilon_total": 20.0,
+        "epsilon_per_run": 8.0,
+        "delta": 1.0e-5,
+        "smallest_cohort": 4,
+        "smallest_sum": 5,
         "methods": ["promptfl", "pfedmoap"],
         "mechanisms": ["distributed_noise", "upload_noise"],
         "adversary": "active",

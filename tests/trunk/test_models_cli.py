@@ -90,8 +90,11 @@ def test_prediction_of_a_client_is_what_its_accuracy_says(sotto, noised_run, ima
 
 COMMANDS = {"export latest --client 1": 0, "predict latest {picture} --client 5": 2}
 MORE = {
-    **{"export latest --client 5": 2, "run --resume latest": 2, "run --phase-two-of latest": 2},
-    **{"report latest": 0, "audit verify": 0},
+    "export latest --client 5": 2,
+    "run --resume latest": 2,
+    "run --phase-two-of latest": 2,
+    "report latest": 0,
+    "audit verify": 0,
 }
 
 

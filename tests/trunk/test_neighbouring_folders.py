@@ -130,7 +130,9 @@ TREE = {
     "method": {"name": "promptfl", "context_tokens": 2},
     "training": {"local_steps": 2, "batch_size": 4, "learning_rate": 0.5},
     "task": {
-        **{"clients": len(CLIENTS), "domains": list(CLIENTS), "shots": None},
+        "clients": len(CLIENTS),
+        "domains": list(CLIENTS),
+        "shots": None,
         "partition": {"kind": "domain"},
     },
     "evaluation": {"local_twins": False, "worth_of_sharing": False},

@@ -189,7 +189,10 @@ def test_each_domain_goes_to_as_many_clients_in_domain_order():
 
 
 MINIMAL = {
-    **{"name": "run", "seed": 4, "method": {"name": "promptfl"}, "training": {"local_steps": 1}},
+    "name": "run",
+    "seed": 4,
+    "method": {"name": "promptfl"},
+    "training": {"local_steps": 1},
     "task": {"dataset": "homonyms", "domains": ["real", "sketch"], "test_per_class": 6},
 }
 DRAWN = (

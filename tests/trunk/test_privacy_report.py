@@ -235,11 +235,22 @@ def an_audit(run: Finished, **changed: Any) -> Channels:
     """As `audit-privacy --json` prints it of one release of the run under replace_one."""
     z = run.noise_multiplier
     seen = {
-        **{"channel": "sum", "mechanism": "upload_noise", "unit": "client", "array": None},
-        **{"claimed_mu": 2.0 / z, "estimated_mu": 1.9 / z, "mu_interval": [0.0, "inf"]},
-        **{"claimed_epsilon": gaussian_epsilon(z, 1), "epsilon_lower_bound_95": 0.3179},
-        **{"delta": 1e-5, "clip_respected": None, "canaries": 1000, "power": 0.875},
-        **{"is_tight": True, "passed": True, "reasons": []},
+        "channel": "sum",
+        "mechanism": "upload_noise",
+        "unit": "client",
+        "array": None,
+        "claimed_mu": 2.0 / z,
+        "estimated_mu": 1.9 / z,
+        "mu_interval": [0.0, "inf"],
+        "claimed_epsilon": gaussian_epsilon(z, 1),
+        "epsilon_lower_bound_95": 0.3179,
+        "delta": 1e-5,
+        "clip_respected": None,
+        "canaries": 1000,
+        "power": 0.875,
+        "is_tight": True,
+        "passed": True,
+        "reasons": [],
     }
     passed = {"mechanism": "upload_noise", "passed": True, "reasons": []}
     return [
@@ -356,15 +367,18 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "seeded noise, a large epsilon and delta, no masks": (
         MANY,
         {
-            **{"noise_source seeded": BUILT, "upload_noise draws floating-point": BUILT},
-            **{"delta 0.3 is above": DELTA, "against server, is 25.00": LARGE},
+            "noise_source seeded": BUILT,
+            "upload_noise draws floating-point": BUILT,
+            "delta 0.3 is above": DELTA,
+            "against server, is 25.00": LARGE,
             "secure aggregation is off": "",
         },
     ),
     "no noise, and a round chosen by exact accuracies": (
         CHOSEN,
         {
-            **{"mechanism none": LARGE, "a round was chosen": ELSEWHERE},
+            "mechanism none": LARGE,
+            "a round was chosen": ELSEWHERE,
             "against server, peers, observer": BOUNDED,
         },
     ),

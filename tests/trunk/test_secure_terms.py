@@ -135,7 +135,11 @@ TERMS = SecureTerms(clients=6, active=True, threshold=5, smallest_sum=6, corrupt
 def offered(terms: SecureTerms, **others: Any) -> RoundParameters:
     keys = tuple(bytes([i]) * 32 for i in range(terms.clients)) if terms.active else ()
     return RoundParameters(
-        **{"run_id": "r", "round_number": 1, "attempt": 1, "vector_length": 1, "ring_bits": 16},
+        run_id="r",
+        round_number=1,
+        attempt=1,
+        vector_length=1,
+        ring_bits=16,
         clients=tuple(range(1, terms.clients + 1)),
         threshold=terms.threshold,
         corrupt=terms.corrupt,

@@ -47,7 +47,8 @@ def accuracy(mean: float) -> dict[str, Any]:
 def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any]:
     """A run's summary as far as a sweep reads it; two rounds, half as good after the first."""
     final = {
-        **{"accuracy": accuracy(local), "protocol": {"name": "client_mean"} | (protocol or {})},
+        "accuracy": accuracy(local),
+        "protocol": {"name": "client_mean"} | (protocol or {}),
         **{"epsilon": more.pop("epsilon", NO_EPSILON), "new_clients": None},
         "expert_weights": more.pop("expert_weights", None),
     }
@@ -57,8 +58,13 @@ def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any
     ]
     nothing = ("unit", "relation", "accountant", "sampling", "noise_distribution", "noise_source")
     return {
-        **{"dataset": "shapes", "rounds": rounds, "final": final, "gain_over_local": 0.25},
-        **{"worth_of_sharing": 0.125, "mechanism": "none", "delta": 1e-5},
+        "dataset": "shapes",
+        "rounds": rounds,
+        "final": final,
+        "gain_over_local": 0.25,
+        "worth_of_sharing": 0.125,
+        "mechanism": "none",
+        "delta": 1e-5,
         **{"local": {"accuracy": accuracy(local - 0.25)}, "best_on_validation": None},
         **dict.fromkeys(nothing),
         **more,
@@ -68,7 +74,9 @@ def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any
 def noised(epsilon: float) -> dict[str, Any]:
     """What a summary says under noise on uploads."""
     return {
-        **{"unit": "client", "mechanism": "upload_noise", "relation": "replace_one"},
+        "unit": "client",
+        "mechanism": "upload_noise",
+        "relation": "replace_one",
         **{"sampling": "none", "accountant": "rdp"},
         **{"noise_distribution": "discrete", "noise_source": "os"},
         "epsilon": {"server": epsilon, "peers": epsilon / 2, "observer": 0.0},
@@ -301,9 +309,17 @@ def test_results_are_tidy_and_lose_nothing():
     assert float(row["value"]) == 1 / 3
     # An empty string is what has no value.
     expected = {
-        **{"dataset": "shapes", "method": "promptfl", "seed": "7", "selection": "last"},
-        **{"unit": "client", "mechanism": "upload_noise", "relation": "replace_one"},
-        **{"delta": "1e-05", "sampling": "none", "accountant": "rdp", "noise_source": "os"},
+        "dataset": "shapes",
+        "method": "promptfl",
+        "seed": "7",
+        "selection": "last",
+        "unit": "client",
+        "mechanism": "upload_noise",
+        "relation": "replace_one",
+        "delta": "1e-05",
+        "sampling": "none",
+        "accountant": "rdp",
+        "noise_source": "os",
         **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
         **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
