@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -29,6 +30,7 @@ LEFT_OUT = {
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+WIDEST = 120
 # Home folders, and the folders of containers and CI machines.
 MACHINE_PATH = re.compile(r"(?<![\w.~}/])/(?:home/\w|Users/\w|root/|work/|workspace/|mnt/\w)")
 ADRS = ROOT / "docs" / "adr"
@@ -46,6 +48,8 @@ KEY = re.compile(r"^(?:privacy|storage)\.\w+$")
 ADDED = re.compile(r"^\d+\. Write `([\w./]+)`", re.MULTILINE)
 # A column of numbers beside, or above, what a client reaches alone.
 COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
+# The targets that people and CI call by name.
+TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
 
 def repository_files(root: Path = ROOT) -> list[Path]:
@@ -89,6 +93,12 @@ def broken_links(path: Path) -> list[str]:
         if not target.exists() or (anchor and is_markdown and anchor not in anchors(target)):
             broken.append(link)
     return broken
+
+
+def unwrapped(text: str) -> list[str]:
+    """The lines of prose too long for a terminal: neither code nor rows of a table."""
+    lines = FENCE.sub("", text).splitlines()
+    return [line for line in lines if len(line) > WIDEST and not line.startswith(("|", "    "))]
 
 
 def decisions_in(text: str) -> list[int]:
@@ -140,6 +150,12 @@ def test_relative_links_resolve():
     assert told(broken_links, documents()) == {}
 
 
+def test_prose_is_wrapped():
+    """But for results, which benchmarks write with the numbers in their sentences."""
+    paths = [path for path in documents() if path.parent != ROOT / "docs" / "results"]
+    assert told(lambda path: unwrapped(path.read_text("utf-8")), paths) == {}
+
+
 def test_what_documents_and_sources_name_is_there():
     """Decisions tell of their time, and the change log of all of them."""
     pages = [path for path in documents() if path.name != "CHANGELOG.md" and path.parent != ADRS]
@@ -170,6 +186,14 @@ def test_decisions_have_one_number_each_and_the_list_names_them():
         text = (ADRS / name).read_text("utf-8")
         assert text.startswith(f"# {int(name[:4])}. ")
         assert all(f"## {word}" in text for word in ("Context", "Decision", "Consequences")), name
+
+
+def test_make_help_lists_every_target():
+    done = subprocess.run(["make"], cwd=ROOT, text=True, capture_output=True, check=True)
+    listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("  make")}
+    assert listed >= TARGETS
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert listed == set(phony[1].split())
 
 
 def test_the_readme_shows_what_the_quickstart_prints_today():
@@ -235,6 +259,8 @@ A_PATH, A_NUMBER = "/".join(("see ", "root", "x")), "docs/{}/0999-gone.md".forma
 @pytest.mark.parametrize(
     ("check", "text", "found"),
     [
+        (unwrapped, "word " * 25, ["word " * 25]),
+        (unwrapped, "| word " * 25 + "\n```\n" + "word " * 25 + "\n```", []),
         (decisions_in, "as {}\n# 7, 8 and 999 say".format("ADRs"), [7, 8, 999]),
         (decisions_in, A_NUMBER, [999]),
         (decisions_in, "a new {}, and 3 of them".format("ADR"), []),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,13 @@ def script(installed: Environment) -> Path:
     return installed.python.with_name("sotto")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("run",), ("client", "receipts", "verify")])
+def test_the_script_answers_under_its_own_name(script, tmp_path, words):
+    out = run(script, *words, "--help", cwd=tmp_path)
+    assert out.startswith(f"Usage: {' '.join(('sotto', *words))} [OPTIONS]")
+
+
 @pytest.mark.parametrize(
     ("command", "files"),
     [
@@ -91,6 +99,38 @@ def test_the_data_holders_commands_are_the_same(script: Path, tmp_path: Path):
     assert run(script, "client", "example", cwd=tmp_path) == example.strip()
     made = run(script, "client", "keys", "create", "one.key", cwd=tmp_path)
     assert made.startswith("public key") and (tmp_path / "one.key").is_file()
+
+
+@pytest.mark.slow
+def test_the_version_says_whether_it_is_a_checkout(
+    wheel_environment, editable_environment, tmp_path
+):
+    for environment, home in (
+        (wheel_environment, f"installed in {wheel_environment.site_packages}"),
+        (editable_environment, f"a checkout in {editable_environment.source}"),
+    ):
+        script = environment.python.with_name("sotto")
+        for words in ((script,), (script, "client"), (environment.python, *COORDINATOR)):
+            assert run(*words, "--version", cwd=tmp_path) == f"sotto 0.1.0, {home}"
+    # Nobody installed this one.
+    said = run(sys.executable, *COORDINATOR, "--version", cwd=ROOT)
+    assert said.startswith(f"sotto 0.1.0, a checkout in {ROOT}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "among", "never"),
+    [
+        (("re",), {"report", "restore"}, {"runs"}),
+        (("client", "receipts", ""), {"verify", "export"}, {"check"}),
+        (("run", "--phase"), {"--phase-two-of"}, {"--seed"}),
+    ],
+)
+def test_bash_is_told_what_a_word_may_become(script, tmp_path, words, among, never):
+    told = {"_SOTTO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(("sotto", *words))}
+    done = call(script, cwd=tmp_path, **told, COMP_CWORD=str(len(words)))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert among <= set(done.stdout.split()) and not never & set(done.stdout.split())
 
 
 def test_another_programs_own_platform_stays_its_own(wheel_environment, tmp_path):

@@ -69,11 +69,16 @@ def test_it_carries_no_outputs():
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_its_cells_show_what_they_say(tmp_path: Path):
-    found = executed(tmp_path)
+    found, folder = executed(tmp_path), tmp_path / "notebook"
     assert "written to epsilons" in said_by(found["run"])
     (table,) = data_of(found["load"], "text/html")
-    assert all(word in table for word in ("target_epsilon", "gain_over_local"))
+    assert table.count("<tr") == 4
+    for word in ("target_epsilon", "gain_over_local", "16.0", "64"):
+        assert word in table
     for name in ("tradeoff", "clients"):
-        assert len(data_of(found[name], "image/png")) == 1
+        (picture,) = data_of(found[name], "image/png")
+        assert len(picture) > 5_000
+    assert said_by(found["plot"]) == "picture: tradeoff.png\n\n"
+    assert (folder / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
     for cell in found.values():
         assert not [o for o in cell.outputs if o.get("name") == "stderr"]

@@ -53,9 +53,21 @@ def test_every_page_is_in_the_navigation_once(written: Path):
     assert set(names) - below - {"index.md"} <= set(named)
 
 
+def test_a_page_that_nobody_named_comes_last(tmp_path: Path):
+    path = tmp_path / "navigation.yaml"
+    path.write_text("First:\n  - gone.md\n")
+    with pytest.raises(ValueError, match=r"'gone.md' is no page"):
+        site.navigation(path, ["a.md"])
+    path.write_text("First:\n  - One: a.md\n  - tutorial*.md\n")
+    assert site.navigation(path, ["a.md", "index.md", "new.md"]) == [
+        site.Section("First", ("a.md",), {"a.md": "One"}),
+        site.Section("More", ("new.md",)),
+    ]
+
+
 @pytest.mark.parametrize("link", ["gone.md", "../../etc/passwd", "pictures"])
 def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path, link: str):
-    with pytest.raises(ValueError, match=r"page.md: .* leads to no"):
+    with pytest.raises(ValueError, match=r"page.md: .* leads to no page and no file"):
         site._led(f"[a]({link})", site.DOCS, "page.md", {}, tmp_path)
 
 
@@ -71,25 +83,6 @@ def test_the_interface_has_every_module_of_its_packages_and_no_other(written: Pa
     found = re.findall(r"^`+\{py:module\} (\S+)$", text, re.MULTILINE)
     assert set(api.PUBLIC) <= expected
     assert sorted(found) == sorted(expected)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_site_is_built_without_a_warning():
-    done = subprocess.run(["make", "docs"], cwd=ROOT, text=True, capture_output=True)
-    assert done.returncode == 0, done.stderr
-    text = (ROOT / "build" / "docs" / "index.html").read_text("utf-8")
-    captions = re.findall(r'<span class="caption-text">([^<]+)</span>', text)
-    parts = ["Use", "Extend", "Operate", "Verify", "Results", "Papers", "Decisions"]
-    assert captions[: len(parts)] == parts
-    assert str(ROOT) not in text
-
-
-def test_a_pattern_without_a_configuration_is_refused(tmp_path: Path):
-    path = tmp_path / "trip.md"
-    path.write_text("# TRIP\n\n```sweep\ntable-99: table-99-*\n```\n")
-    with pytest.raises(ValueError, match=r"trip.md: .* table-99-\*"):
-        reproduce.filled(path)
 
 
 GOOD = '<a href="b.html#there">b</a><link rel="stylesheet" href="s.css"><a href="https://a.b">x</a>'
@@ -111,3 +104,47 @@ def test_what_is_wrong_with_a_built_page_is_told(tmp_path: Path, html: str, wron
     (tmp_path / "b.html").write_text('<h1 id="there">b</h1>')
     (tmp_path / "s.css").write_text("")
     assert list(built.wrong(tmp_path)) == wrong
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_site_is_built_without_a_warning():
+    done = subprocess.run(["make", "docs"], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    text = (ROOT / "build" / "docs" / "index.html").read_text("utf-8")
+    captions = re.findall(r'<span class="caption-text">([^<]+)</span>', text)
+    parts = ["Use", "Extend", "Operate", "Verify", "Results", "Papers", "Decisions"]
+    assert captions[: len(parts)] == parts
+    assert str(ROOT) not in text
+
+
+def test_a_pattern_without_a_configuration_is_refused(tmp_path: Path):
+    path = tmp_path / "trip.md"
+    path.write_text("# TRIP\n\n```sweep\ntable-99: table-99-*\n```\n")
+    with pytest.raises(ValueError, match=r"trip.md: no configuration is named table-99-\*"):
+        reproduce.filled(path)
+
+
+BLOCK = """a: table-1-pacs
+b: table-2-office_home
+--method trip
+--set method.beta=1
+
+c: table-1-pacs
+--seed 5"""
+
+
+def test_a_block_is_a_command_for_each_of_its_names(tmp_path: Path):
+    path = tmp_path / "trip.md"
+    path.write_text(f"# TRIP\n\n```sweep\n{BLOCK}\n```\n\nWords.\n")
+    text = reproduce.filled(path)
+    start, held = "sotto sweep papers/trip/", "--set task.held_out_domain="
+    assert text.split("```")[1].replace(" \\\n    ", " ").splitlines() == [
+        "bash",
+        f"{start}table-1-pacs --method trip --seed 0,1,2 {held}art_painting,cartoon,photo,sketch "
+        "--set method.beta=1 --output sweeps/trip-a",
+        f"{start}table-2-office_home --method trip --seed 0,1,2 "
+        f"{held}Art,Clipart,Product,Real_World --set method.beta=1 --output sweeps/trip-b",
+        f"{start}table-1-pacs {held}art_painting,cartoon,photo,sketch --seed 5 "
+        "--output sweeps/trip-c",
+    ]

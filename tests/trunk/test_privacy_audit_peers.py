@@ -186,6 +186,7 @@ def test_failures_that_raise_are_refuted(network: RunPlan, monkeypatch):
     """As it was: who errors holds the class, and no ledger knows."""
     monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
     verdict = audit_failures(network)
+    assert not verdict.passed
     assert any("against class" in reason for reason in verdict.reasons)
 
 
@@ -204,7 +205,8 @@ def change_nothing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Any, Any],
 @pytest.mark.slow
 def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
     change_nothing(monkeypatch, lambda levels, grid: np.full_like(levels, grid.largest_level // 2))
-    assert "variance" in " ".join(audit_failures(network).reasons)
+    verdict = audit_failures(network)
+    assert not verdict.passed and "variance" in " ".join(verdict.reasons)
 
 
 @pytest.mark.slow
