@@ -9,7 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -160,17 +160,12 @@ def _make(group: Path) -> None:
 def _remove(group: Path) -> None:
     """Remove a group and those in it, once the last process has gone."""
     end = time.monotonic() + STARTING
-    for part in (*sorted(group.rglob("*/"), reverse=True), group):
-        while True:
-            try:
+    while group.exists():
+        assert time.monotonic() < end, f"processes are left in {group}"
+        for part in (*sorted(group.rglob("*/"), reverse=True), group):
+            with suppress(OSError):
                 part.rmdir()
-                break
-            except FileNotFoundError:
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.1)
+        time.sleep(0.1)
 
 
 def _first_process(outer: subprocess.Popen[bytes], log: Path) -> int:
@@ -204,6 +199,9 @@ def _connect(center: Machine, others: Sequence[Machine]) -> None:
 
 
 def _wait(machine: Machine) -> None:
-    """Wait until a machine has started."""
+    """Wait until a machine has started. Before its bus is there, systemctl waits for nothing."""
+    end = time.monotonic() + STARTING
+    while machine.run("systemctl is-active dbus")[1].strip() != "active":
+        assert time.monotonic() < end, f"{machine.name} has no bus"
+        time.sleep(0.2)
     machine.run("systemctl is-system-running --wait", seconds=STARTING)
-    assert machine.must("systemctl is-active dbus").strip() == "active"
