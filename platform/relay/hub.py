@@ -158,14 +158,22 @@ class Hub:
         seconds: float,
         enough: int | None,
     ) -> dict[ClientId, bytes | Dropout]:
-        numbers = {c: self._ask(stage, c, body, seconds) for c, body in messages.items()}
-        waiting = {client: self._open[number].outcome for client, number in numbers.items()}
+        numbers: list[int] = []
+        waiting: dict[ClientId, asyncio.Future[Outcome]] = {}
+        for client, message in messages.items():
+            self._numbers += 1
+            numbers.append(self._numbers)
+            packet = encode_packet(Request(self._numbers, client, seconds, message))
+            waiting[client] = self._loop.create_future()
+            self._open[self._numbers] = _Open(client, stage, packet, waiting[client])
+            if client in self._links:
+                _write(self._links[client], packet)
         telling = asyncio.ensure_future(self._tell(stage, waiting))
         try:
             late = Dropout(await _until(waiting.values(), seconds, enough))
         finally:
             telling.cancel()
-            for number in numbers.values():
+            for number in numbers:
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
         outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
@@ -194,14 +202,6 @@ class Hub:
                 self.told.waiting(stage, missing)
             await asyncio.sleep(TELLING)
             told, missing = missing, frozenset(c for c in missing if not waiting[c].done())
-
-    def _ask(self, stage: Stage, client: ClientId, message: bytes, seconds: float) -> int:
-        self._numbers += 1
-        packet = encode_packet(Request(self._numbers, client, seconds, message))
-        self._open[self._numbers] = _Open(client, stage, packet, self._loop.create_future())
-        if client in self._links:
-            _write(self._links[client], packet)
-        return self._numbers
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -9,12 +9,14 @@ slow client does not delay other clients.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -72,7 +74,7 @@ class HubLink:
             OSError: If no coordinator listens there.
         """
         link = cls(connect(hub))
-        link._send(encode_packet(Hello(tuple(clients))))
+        send(link.sock, encode_packet(Hello(tuple(clients))))
         return link
 
     def __enter__(self) -> Self:
@@ -106,11 +108,8 @@ class HubLink:
         Raises:
             OSError: If the connection failed; the hub then asks again.
         """
-        self._send(outcome)
-
-    def _send(self, packet: bytes) -> None:
         with self._sending:
-            send(self.sock, packet)
+            send(self.sock, outcome)
 
 
 def status_of(hub: Path, seconds: float) -> Status:
@@ -207,7 +206,7 @@ def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
     if not same:
         outcome = lost(parcel.number, "the reply is not an outcome of this request")
     # If the coordinator is gone, it asks again after it returns.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         link.answer(outcome)
 
 
@@ -272,6 +271,31 @@ def read_nodes(path: Path) -> Mapping[str, str]:
     if len(set(found.values())) != len(found):
         raise ConfigError(f"{path}: two clients have the same node; valid: one node per client")
     return found
+
+
+def end_by_signal() -> threading.Event:
+    """Return an event that SIGTERM or Ctrl-C sets."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that no process uses."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            found.append(int(sock.getsockname()[1]))
+        return found
 
 
 def development_enrolment(nodes: Mapping[str, str]) -> bytes:

@@ -21,13 +21,12 @@ from platform.config.randomness import stream
 from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.extras import GroupReading
-from platform.rounds.attempts import Attempts, close_if_open, may_repeat
+from platform.rounds.attempts import Attempts, Spending, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.run import Progress, Run, RunTerms, decode_state, encode_state
-from platform.rounds.spending import Spending
 from platform.wire.codec import Attempt
 from platform.wire.layout import Summed, encode_entry, unflatten
 from platform.wire.transport import ClientId

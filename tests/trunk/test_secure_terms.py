@@ -15,9 +15,8 @@ from platform.errors import ConfigError
 from platform.parties.identities import client_names
 from platform.protection.building import protect_run
 from platform.protection.secure_terms import SecureTerms, meets, secure_terms
-from platform.rounds.attempts import Attempts
+from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.observing import SilentObserver
-from platform.rounds.spending import Spending
 from privacy import DistributedNoise
 from privacy.secure_aggregation import Adversary, RoundParameters, plan
 from tests.trunk._runs import opened

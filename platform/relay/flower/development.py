@@ -11,7 +11,6 @@ import ipaddress
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment
+from platform.relay.links import development_enrolment, free_ports
 
 DAYS: Final = 7
 NAME: Final = "sotto development"
@@ -185,7 +184,7 @@ def flower_on_localhost(
     root.write(folder / "ca.pem")
     root.write_server(folder / "server.pem", folder / "server.key")
     (folder / "secret").write_bytes(secrets.token_bytes(32))
-    address = f"localhost:{_free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
     running = Running(
         folder=folder,
         python=python,
@@ -258,9 +257,3 @@ def _environment(folder: Path) -> dict[str, str]:
     # By default all processes of the account share Flower's home folder.
     own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / "flwr")}
     return {**os.environ, **own, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, Final
 import yaml
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment
+from platform.relay.links import development_enrolment, free_ports
 from platform.relay.nvflare.site import node_of, settle
 
 PROJECT: Final = "sotto"
@@ -76,7 +75,7 @@ def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path
         ConfigError: If FLARE is not installed, or refuses a name.
     """
     folder.mkdir(mode=0o700, parents=True)
-    ports = _free_ports(2)
+    ports = free_ports(2)
     people: list[dict[str, Any]] = [
         {"name": SERVER, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
         *({"name": name, "type": "client"} for name in clients),
@@ -107,16 +106,6 @@ def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid after `make nvflare`")
     return kits
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            sock = stack.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            found.append(int(sock.getsockname()[1]))
-        return found
 
 
 def _start(command: Sequence[str], log: Path, python: Path) -> subprocess.Popen[bytes]:

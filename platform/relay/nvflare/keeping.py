@@ -145,7 +145,13 @@ class Keeper:
         if self._job is not None:
             self._watch(session, self._job, sites, {job.job_id for job in system.job_info})
         elif sites and self._waited_for(sites):
-            self._end_strays(session)
+            # End jobs that an earlier keeper or a killed server left running.
+            for job in session.list_jobs(name_prefix=JOB):
+                ended = str(job["status"]).startswith(FINISHED)
+                if not ended and job["job_id"] not in self._strays:
+                    # Only once: the list may show a killed server's job as running for ever.
+                    self._strays.add(job["job_id"])
+                    session.abort_job(job["job_id"])
             self._submit(session, sites)
 
     def _watch(self, session: Any, job: _Job, sites: frozenset[str], there: set[str]) -> None:
@@ -182,14 +188,6 @@ class Keeper:
             name = session.submit_job(str(root))
         self._job = _Job(name=name, sites=sites, submitted=time.monotonic())
         self._say(f"submitted for {' '.join(sorted(sites))}")
-
-    def _end_strays(self, session: Any) -> None:
-        """End jobs that an earlier keeper or a killed server left running."""
-        for job in session.list_jobs(name_prefix=JOB):
-            if not str(job["status"]).startswith(FINISHED) and job["job_id"] not in self._strays:
-                # Only once: the list may show a killed server's job as running for ever.
-                self._strays.add(job["job_id"])
-                session.abort_job(job["job_id"])
 
     def _say(self, line: str) -> None:
         if line != self._said:
