@@ -169,12 +169,9 @@ class ClientSessions:
     ) -> None:
         """Replace the run's session; send the reply only after this is durable.
 
-        Args:
-            record: The client's progress now.
-            after: The session behind the answer. Another process of the client may have answered
-                something else meanwhile, and then this answer must never leave.
-            request_digest: SHA-256 of the request.
-            reply: The answer to it.
+        `record` is the client's progress now, and `after` the session behind the answer: another
+        process of the client may have answered something else meanwhile, and then this answer must
+        never leave. The digest is SHA-256 of the request.
 
         Raises:
             SessionMovedError: If the session is not `after` any more.
@@ -329,10 +326,9 @@ class ClientRestoring:
     def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
         """Add charges that the client's own ledger lacks, and end all attempts up to the newest.
 
-        Args:
-            charged: The client's charges, of status `reserved`; known charges stay as they are.
-            newest: By run the newest (round, attempt) that the client may have answered: the client
-                answers neither this attempt nor an older one again.
+        Charges have the status `reserved`; known charges stay as they are. `newest` has by run the
+        newest (round, attempt) that the client may have answered: it answers neither this attempt
+        nor an older one again.
 
         Returns:
             The number of added charges.

@@ -122,10 +122,8 @@ class ClientStore:
         states and learns from the next message which of them counts: the pending state if it is
         of `last_committed` (forward), else the committed one (back).
 
-        Args:
-            run_id: The run.
-            last_committed: The newest (round, attempt) that the coordinator committed *with this
-                client's update*; None if there is none.
+        `last_committed` is the newest (round, attempt) that the coordinator committed *with this
+        client's update*; None if there is none.
 
         Raises:
             ClientAheadError: The client committed something newer, so the coordinator's database
@@ -184,9 +182,8 @@ class ClientStore:
         A (run, round, attempt, channel) allows one payload, ever: another payload would be a second
         release, even if the coordinator asks for it. Sending the same payload again costs nothing.
 
-        Args:
-            row: The release, of status `reserved`.
-            payload: The bytes to be sent; the store keeps their SHA-256 only.
+        The row has the status `reserved`. The store keeps only SHA-256 of the payload, the bytes to
+        be sent.
 
         Returns:
             `reserved` for a new release, `resend` for the same bytes as before.
@@ -346,11 +343,9 @@ def open_client_store(
 ) -> ClientStore:
     """Open a client's store and check it; without a file, make it with a fresh identity.
 
-    Args:
-        path: The file, which holds no other store; its folder is created.
-        pseudonym: The name that the client must have; by default any name, and 16 random bytes in
-            hex for a new store.
-        read_only: Open an existing store, and write nothing, not even beside the file.
+    The file holds no other store; its folder is created. A new store gets the pseudonym, by default
+    16 random bytes in hex; an existing store must have it. With `read_only` an existing store is
+    opened, and nothing is written, not even beside the file.
 
     Raises:
         InvalidRecordError: The store belongs to another pseudonym.

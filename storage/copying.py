@@ -34,11 +34,8 @@ def copy_databases(main: Path, target: Path, others: Others, place: Place) -> No
     No commit to the first database came between its snapshot and the last of the others'. So
     together the copies equal the files that a process killed at that moment would leave behind.
 
-    Args:
-        main: The first database, which exists.
-        target: Path of its copy; nothing may be there.
-        others: Called for each try; returns the other files that exist at that moment, by name.
-        place: Gives the path of the copy of each of them.
+    The main database exists, and its target does not. `others` is called for each try and returns
+    the other files that exist at that moment, by name; `place` gives the path of the copy of each.
 
     Raises:
         NotFound: There is no database.

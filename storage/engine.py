@@ -249,11 +249,8 @@ def checkpoint(
     `PRAGMA wal_checkpoint` does not fail when a reader is in its way: it answers with a busy flag.
     So this reads the flag, and repeats the checkpoint until the flag is clear.
 
-    Args:
-        engine: From `make_engine`.
-        patience: Seconds to go on trying.
-        clock: Monotonic seconds.
-        sleep: Waits for some seconds.
+    It goes on trying for `patience` seconds. `clock` tells monotonic seconds, and `sleep` waits for
+    some.
 
     Raises:
         CheckpointError: A reader is still in the way after `patience`, or the disk is full; the

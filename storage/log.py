@@ -291,11 +291,10 @@ def verify_log(
 ) -> TreeHead:
     """Recompute all leaves, tiles and roots; return size and root as of the last page.
 
-    Args:
-        reading: Begins a transaction that sees the database as it is then.
-        heads: Earlier sizes and roots of the tree, kept outside the database; without them a log
-            that was cut off, or rewritten as a whole, is not noticed.
-        progress: Gets the number of checked leaves after each page and at the end.
+    `reading` begins a transaction that sees the database as it is then. `heads` are earlier sizes
+    and roots of the tree, kept outside the database: without them a log that was cut off, or
+    rewritten as a whole, is not noticed. `progress` gets the number of checked leaves after each
+    page and at the end.
 
     Raises:
         LogBroken: Names the first leaf that is wrong or missing.

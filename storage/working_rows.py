@@ -71,10 +71,8 @@ class WorkingRows(Rows):
     def __init__(self, statements: Statements, owners: Sequence[Any] = ()) -> None:
         """Run on this connection.
 
-        Args:
-            statements: Run them.
-            owners: Owners that will likely read the same keys, apart from the first column, which
-                is the owner. A read for one of them reads for all.
+        Statements run on `statements`. `owners` will likely read the same keys, apart from the
+        first column, which is the owner: a read for one of them reads for all.
         """
         super().__init__(statements)
         self._owners = dict.fromkeys(owners)

@@ -70,11 +70,7 @@ def is_charged(row: LedgerRow) -> bool:
 
 
 def fruitless_attempts(records: RunRecords) -> tuple[Fruitless, ...]:
-    """Return the attempts without a result, in order.
-
-    Args:
-        records: The run's.
-    """
+    """Return the attempts without a result, in order."""
     charged: dict[Place, set[str]] = {}
     for row in records.ledger:
         if is_charged(row):
@@ -109,10 +105,7 @@ def stopping_document(
 
     The collection of a pool that is made once counts if it was charged.
 
-    Args:
-        ledger: All rows of the run.
-        config: The run's.
-        training: The numbers of the rounds that train.
+    `training` has the numbers of the rounds that train.
 
     Returns:
         None if the mechanism claims nothing or no attempt was charged so far.
@@ -205,11 +198,7 @@ class Coming:
     ) -> int | None:
         """Return how many further rounds fit under a limit, each charged to one client.
 
-        Args:
-            spent: The client's spending, in the run or in its life.
-            pseudonym: The client.
-            limit: The most that it may spend; None without limit.
-            agreed: The run, which names accountant and delta.
+        `spent` is the client's spending, in the run or in its life.
 
         Returns:
             The number of rounds, at most `MOST_ROUNDS`; None without a limit or a price.

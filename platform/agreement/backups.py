@@ -43,11 +43,6 @@ _OF_RUN: Final = "runs/"
 def back_up(url: str, file: Path, now: datetime) -> Manifest:
     """Back up a coordinator's database, even while runs write to it.
 
-    Args:
-        url: Of the database.
-        file: The backup, a new file.
-        now: The time, for its manifest.
-
     Raises:
         ConfigError: If the URL names no SQLite file, or the backup exists already.
         UnknownRun: If there is no database.
@@ -97,11 +92,6 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
 
     The function notes the restoration in the audit log of each run that has not finished, because
     the run's records miss all releases after the backup.
-
-    Args:
-        file: The backup.
-        url: The database's future URL; its folder must be missing or empty.
-        now: The time, for the audit log.
 
     Raises:
         ConfigError: If the backup is not complete, or the folder is not empty.

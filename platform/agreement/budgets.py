@@ -153,12 +153,6 @@ def read_budget(
 ) -> RunBudget:
     """Read the budget of a run, finished or not, if its records and those of counted runs agree.
 
-    Args:
-        database: Where the run is.
-        run_id: The run.
-        only: The only client to state.
-        mechanisms: All that configurations and ledgers may name.
-
     Raises:
         NotFound: If there is no such run.
         ConfigError: If the run knows no such client.
@@ -193,10 +187,8 @@ def require_known_client(pseudonym: str, known: Collection[str], where: str) -> 
 def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None = None) -> RunBudget:
     """Price a run's ledger, client by client.
 
-    Args:
-        agreed: The run.
-        elsewhere: The result of `rows_that_count` for other runs.
-        only: The only client to state; the largest epsilons still count all clients.
+    `elsewhere` is the result of `rows_that_count`. The largest epsilons count all clients, also
+    with `only`.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.
@@ -443,10 +435,7 @@ def overview_document(
 ) -> dict[str, Any]:
     """Return a run's spending as one row of a table of runs.
 
-    Args:
-        agreed: The run.
-        warnings: Warnings about its claim.
-        only: The only client to count; None for the largest epsilon over all.
+    With `only` the epsilon is that client's, else the largest over all.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.

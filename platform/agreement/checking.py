@@ -61,10 +61,7 @@ Fault = RecordsDisagree | AuditChainBroken
 def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = BUILT_IN) -> Agreed:
     """Check that all records of a run agree, and those of its first phase's run.
 
-    Args:
-        database: Where the run is; its folder lies beside the file.
-        run_id: The run.
-        mechanisms: All that configuration and ledger may name.
+    The run's folder lies beside the database's file.
 
     Returns:
         The checked records, from which all statements about the run follow.
@@ -89,11 +86,8 @@ def faults_of(
 ) -> tuple[AuditHead | None, list[Fault]]:
     """Return all faults of a run's records, the most telling first.
 
-    Args:
-        database: Where the run is; its folder lies beside the file.
-        run_id: The run.
-        head: The end of its audit chain at an earlier time, None without a kept end.
-        mechanisms: All that configuration and ledger may name.
+    The run's folder lies beside the database's file. `head` is the end of its audit chain at an
+    earlier time, None without a kept end.
 
     Returns:
         The end of the chain now, None if the chain does not hold, and every fault.
@@ -114,11 +108,8 @@ def disagreements(
 ) -> Iterator[str]:
     """Yield where the records of one run do not agree, the most telling first.
 
-    Args:
-        records: The coordinator's.
-        own: The clients' own ledgers, None if they are out of reach.
-        rounds_then: The rounds that were over before `own` was read.
-        config: The run's configuration.
+    `own` are the clients' own ledgers, None if they are out of reach, and `rounds_then` the rounds
+    that were over before these were read.
     """
     yield from run_disagreements(records)
     yield from round_disagreements(records, config.pool.generations)
@@ -260,10 +251,6 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
 
     Another database in the same folder may know a run: the configuration in the run's own folder
     names its database's file.
-
-    Args:
-        database: The database.
-        known: Its runs.
     """
     for folder in sorted(path for path in database.path.parent.iterdir() if path.is_dir()):
         if folder.name in known or not (folder / "config.yaml").is_file():
@@ -282,10 +269,6 @@ def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
 
     Clients with a lifetime budget have a store for all runs on their data. The store still shows a
     run whose rows, heads and folder are all gone.
-
-    Args:
-        database: The database.
-        known: Its runs.
     """
     folder = database.path.parent
     for path in shared_stores(folder):

@@ -84,10 +84,8 @@ class RunRecords:
 def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) -> RunRecords:
     """Read a run, after its audit chain was found to hold.
 
-    Args:
-        uow: A transaction, so that all records are of one moment.
-        run_id: The run.
-        head: The end of its audit chain at an earlier time, None without a kept end.
+    One transaction reads all records, so they are of one moment. `head` is the end of the audit
+    chain at an earlier time, None without a kept end.
 
     Raises:
         AuditChainBroken: If the chain does not hold, or does not go through `head`.

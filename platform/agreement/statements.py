@@ -33,11 +33,8 @@ def finished_digests(
 ) -> dict[str, str | None]:
     """Return the files' digests for `run.finished`, before summary and metrics are written.
 
-    Args:
-        folder: The run's.
-        summary: The future content of `summary.json`, without the head of the audit log, because
-            that head covers these digests.
-        metrics: The future content of each file of metrics.
+    `summary` is the future content of `summary.json` without the head of the audit log, because
+    that head covers these digests; `metrics` is that of each file of metrics.
     """
     known = {name: bytes_digest(text.encode("utf-8")) for name, text in metrics.items()}
     others = {name: _file_digest(folder / name) for name in FILES if name not in known}
@@ -127,10 +124,7 @@ def statement_disagreements(
 ) -> Iterator[str]:
     """Yield where a summary's number differs from the number that follows from the records.
 
-    Args:
-        summary: The content of `summary.json`.
-        records: Of the run whose rounds and ledger count.
-        config: The run's configuration.
+    The records are those of the run whose rounds and ledger count.
     """
     spent = price(records.ledger, config)
     expected = {

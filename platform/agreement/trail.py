@@ -79,9 +79,7 @@ def ending_disagreements(records: RunRecords) -> Iterator[str]:
 def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
     """Yield where rounds, state or pool differ from the audit log.
 
-    Args:
-        records: The run.
-        kept: Number of generations that the pool keeps.
+    `kept` is the number of generations that the pool keeps.
     """
     yield from _gaps(records)
     entries = records.entries(*ENDINGS)
@@ -230,9 +228,7 @@ GONE: Final = ("client.left", "client.removed")
 def leaving_disagreements(records: RunRecords, clients: Sequence[str]) -> Iterator[str]:
     """Yield where a client took part after it had left, or one of its generations is alive.
 
-    Args:
-        records: The run.
-        clients: The federation's, in order; empty for a simulation.
+    `clients` are the federation's, in order; empty for a simulation.
     """
     known = {item.detail.get("client"): item for item in records.entries("client.joined")}
     opened = {
@@ -300,12 +296,7 @@ Reserved = tuple[int, int, str]
 
 
 def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterator[str]:
-    """Yield where the ledger differs from the reservations, or settles rows wrongly.
-
-    Args:
-        records: Of the run.
-        mechanisms: All that a row may name.
-    """
+    """Yield where the ledger differs from the reservations, or settles rows wrongly."""
     reserved: dict[object, list[TrailEntry]] = {}
     for item in records.entries("release.reserved"):
         key = (item.entry.round, item.detail.get("attempt"), item.entry.channel)
@@ -441,11 +432,8 @@ def client_disagreements(
 ) -> Iterator[str]:
     """Yield where a client's own ledger and the coordinator's differ.
 
-    Args:
-        records: The coordinator's.
-        own: The clients'.
-        rounds_then: The rounds that were over before `own` was read. If the run goes on, later
-            rounds may be missing in `own`.
+    `rounds_then` were over before `own` was read. If the run goes on, later rounds may be missing
+    in `own`.
     """
     known = {ledger.pseudonym for ledger in own}
     for row in records.ledger:
@@ -523,12 +511,7 @@ def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
 
 
 def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
-    """Return the own ledgers of a simulation's clients; missing stores are left out.
-
-    Args:
-        config: The run's.
-        folder: Of the clients' run.
-    """
+    """Return the own ledgers of a simulation's clients; missing stores are left out."""
     path = stores_file(config, folder)
     if not path.is_file() or not path.stat().st_size:
         return ()

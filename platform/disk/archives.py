@@ -65,10 +65,7 @@ class Manifest:
 def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:
     """Write a new archive, and return its manifest, with the members' digests in it.
 
-    Args:
-        path: The archive, which must not exist yet.
-        manifest: All but the digests.
-        members: By name, the file with the member's contents.
+    The archive must not exist yet. The manifest lacks the digests.
 
     Raises:
         OSError: If it cannot be written.
@@ -128,10 +125,7 @@ class Archive:
 def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> Iterator[Archive]:
     """Return an archive after checking it from its first byte to its last.
 
-    Args:
-        path: Path of the file.
-        kind: The kind that its manifest must name.
-        may_hold: Whether a member may have this name.
+    `may_hold` says whether a member may have a name.
 
     Raises:
         ConfigError: If the file is missing, has another kind or version, is damaged, or holds a
@@ -221,11 +215,8 @@ MayHold = Callable[[str], bool]
 def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
     """Write a backup and check it before it gets its name.
 
-    Args:
-        file: The backup; nothing may be there.
-        build: Fills an empty folder with copies that it has examined; returns their manifest and
-            the members by name.
-        may_hold: Whether a member may have this name.
+    `build` fills an empty folder with copies that it has examined, and returns their manifest and
+    the members by name. `may_hold` says whether a member may have a name.
 
     Raises:
         ConfigError: If the file is there.
@@ -254,12 +245,8 @@ def restore_backup(
 ) -> Manifest:
     """Restore a backup into a folder, which appears when all of it is complete.
 
-    Args:
-        file: The backup.
-        folder: The target; it must be missing or empty.
-        kind: The kind that the backup must have.
-        lay_out: Fills an empty folder from an archive, and checks the files that it wrote.
-        may_hold: Whether a member may have this name.
+    The folder must be missing or empty. `lay_out` fills an empty folder from an archive, and checks
+    the files that it wrote. `may_hold` says whether a member may have a name.
 
     Raises:
         ConfigError: If the folder holds anything, or the backup is not whole.

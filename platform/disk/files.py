@@ -132,9 +132,6 @@ class Held(Exception):
 def only_process_of(folder: Path) -> Iterator[None]:
     """Reserve a run for this process.
 
-    Args:
-        folder: The run's folder; made if missing.
-
     Raises:
         RunBusy: If another process executes it.
         Unwritable: If the lock cannot be made.
@@ -163,9 +160,6 @@ def require_free(folder: Path) -> None:
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
     """Hold a lock during the block.
-
-    Args:
-        lock: Its file; made if missing, with its folder.
 
     Raises:
         Held: If another process holds it.

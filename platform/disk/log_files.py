@@ -243,9 +243,7 @@ def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
     """Return the kept heads, each signed by the key that the log had at that time.
 
-    Args:
-        database: The database.
-        trusted: The key that the log has now; None to check no signature.
+    `trusted` is the key that the log has now; None checks no signature.
 
     Raises:
         Authentication: A line is not a head, its signature does not hold, or the log's key changed
@@ -408,9 +406,7 @@ def salted(document: Mapping[str, Any]) -> dict[str, Any]:
 def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
     """Digest ledger rows; their order does not matter.
 
-    Args:
-        rows: The rows.
-        with_status: Whether the status is part of the digest; without it a row keeps its digest.
+    Without the status in it a row keeps its digest.
     """
     lines = []
     for row in rows:

@@ -55,10 +55,8 @@ def is_there(url: str) -> bool:
 def open_existing(url: str, *, read_only: bool = True) -> Database:
     """Return the coordinator's database, which must exist.
 
-    Args:
-        url: URL of a SQLite file.
-        read_only: Whether nothing may be written, not even beside the file. A process that reads
-            beside writers should open the database as a writer.
+    With `read_only` nothing may be written, not even beside the file. A process that reads beside
+    writers should open the database as a writer.
 
     Raises:
         ConfigError: If the URL names no database.

@@ -44,11 +44,7 @@ class Check:
 
 
 def check_file(path: Path) -> Check:
-    """Check the settings' file itself: every user who may write it sets the limits.
-
-    Args:
-        path: A file that was read before.
-    """
+    """Check the settings' file itself: every user who may write it sets the limits."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & stat.S_IWOTH:
         text = f"{str(path)!r} has the permissions {mode:o}, so every user may write it; valid: 644"
@@ -57,11 +53,7 @@ def check_file(path: Path) -> Check:
 
 
 def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
-    """Check all files and limits in the settings.
-
-    Args:
-        settings: The holder's settings.
-    """
+    """Check all files and limits in the settings."""
     points: dict[str, Callable[[HolderSettings], str]] = {
         "data": look_at_images,
         "identity": _identity,
@@ -83,9 +75,6 @@ def look_at_images(settings: HolderSettings) -> str:
 
     After a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
     files that it cannot read, and tells only its own log. So this check finds all faults before.
-
-    Args:
-        settings: The holder's settings.
 
     Raises:
         ConfigError: If the folder is refused, a class folder is not in `data.classes`, an image

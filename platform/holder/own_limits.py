@@ -32,10 +32,6 @@ ALONE: Final = 1
 def require_within(settings: HolderSettings, config: RunConfig) -> None:
     """Refuse a run that would pass one of the holder's limits.
 
-    Args:
-        settings: The holder's settings.
-        config: The run's configuration, as it was offered.
-
     Raises:
         Declined: If so; for each limit it names the run's key and value, and the holder's.
     """
@@ -209,12 +205,7 @@ class Account:
 
 
 def account_of(rows: Sequence[LedgerRow], limits: OwnLimits) -> Account:
-    """Price a client's own ledger.
-
-    Args:
-        rows: All of it, of any number of runs.
-        limits: The holder's limits.
-    """
+    """Price a client's own ledger."""
     by_run: dict[str, list[LedgerRow]] = {}
     for row in rows:
         by_run.setdefault(row.run_id, []).append(row)

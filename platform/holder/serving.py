@@ -227,9 +227,7 @@ class Serving:
     def until(self, ended: threading.Event, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `ended` is set; a request in progress is answered first.
 
-        Args:
-            ended: Ends the service.
-            started: Called after the socket listens.
+        `started` is called after the socket listens.
 
         Raises:
             ConfigError: If the socket cannot be made, or another process serves there.

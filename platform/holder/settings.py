@@ -180,9 +180,6 @@ class HolderSettings(Section):
 def load_holder(path: Path) -> HolderSettings:
     """Read a data holder's settings.
 
-    Args:
-        path: A YAML file.
-
     Raises:
         ConfigError: If a field is not valid; it names the field, its value and what is valid.
     """
@@ -230,9 +227,7 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
     """Return the holder's credentials for rounds against an active adversary.
 
-    Args:
-        settings: The holder's settings.
-        corrupt_rate: Share of a cohort that may collude, as the run's terms say.
+    `corrupt_rate` is the share of a cohort that may collude, as the run's terms say.
 
     Returns:
         None without an identity, which is enough against a semi-honest server.

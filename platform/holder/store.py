@@ -64,9 +64,7 @@ def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -
     The function opens the store as a writer: then the write-ahead log counts, also the log of a
     killed process. If the store cannot be written, as in a backup, it opens it read-only.
 
-    Args:
-        settings: The holder's settings.
-        read: Gets the store, and must not write to it.
+    `read` gets the store, and must not write to it.
 
     Returns:
         The result of `read`, None if there is no store yet.
@@ -159,11 +157,6 @@ KIND: Final = "client"
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
     """Back up a holder's own store and its files of runs, also while the client runs.
 
-    Args:
-        settings: The holder's settings.
-        file: The backup, a new file.
-        now: The time, for its manifest.
-
     Raises:
         ConfigError: If there is no store, or the backup exists already.
         StorageError: If the store is damaged, or the backup cannot be written; then no backup
@@ -194,10 +187,7 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
 def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manifest:
     """Restore a data holder's store into an empty folder; the client must then catch up.
 
-    Args:
-        file: The backup.
-        settings: The holder's settings; the storage folder must be missing or empty.
-        now: The time, which the store remembers.
+    The storage folder must be missing or empty.
 
     Raises:
         ConfigError: If the backup is not complete, or the folder is not empty.
@@ -269,9 +259,7 @@ class Leaving:
 def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[Leaving]:
     """Leave some runs for good; a run that was left before is erased again.
 
-    Args:
-        settings: The holder's settings.
-        run_ids: The runs; None for all that were ever accepted here.
+    None stands for all runs that were ever accepted here.
 
     Raises:
         ConfigError: If there is no store, or the holder's key cannot be used; then nothing changed.

@@ -66,11 +66,8 @@ def expectations_of(
 
     A broadcast has the same names, shapes and dtypes in every round and for every client.
 
-    Args:
-        method: The run's method.
-        rounds: The last round, the collection included.
-        clients: Clients of the federation.
-        generations: Most rounds whose pool entries are alive.
+    The last round includes the collection. `generations` are the rounds whose pool entries may be
+    alive at once.
     """
     # Only the shapes count here, not the numbers that are drawn.
     first = method.broadcast(method.init_server(np.random.default_rng(0)))
@@ -102,11 +99,6 @@ def require_invitation(
 ) -> None:
     """Check an invitation before the client uses it.
 
-    Args:
-        expected: The client's expectations.
-        protection: The run's protection, as configured.
-        invitation: The invitation.
-
     Raises:
         ProtocolError: If the invitation does not fit this run.
     """
@@ -128,11 +120,7 @@ def require_ahead(
 ) -> Protection:
     """Check that keys may be made ahead for an attempt, and return the attempt's protection.
 
-    Args:
-        expected: The client's expectations.
-        protection: The run's protection, as configured.
-        envelope: The first attempt at the next round.
-        seat: The client's place in it.
+    `envelope` is of the first attempt at the next round, and `seat` is the client's place in it.
 
     Raises:
         ProtocolError: If this run has no such round, or no masks in it.

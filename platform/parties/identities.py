@@ -51,9 +51,8 @@ def stores_file(config: RunConfig, run_folder: Path) -> Path:
     runs on the same source of data share it. A run of an earlier version, where keys of the task
     and seeds told clients apart, keeps the stores that hold its charges.
 
-    Args:
-        config: The configuration of the run, or of another run of the same clients.
-        run_folder: The folder of the clients' run; its name is the run's.
+    The configuration may be that of another run of the same clients. The folder has the name of the
+    run.
     """
     if config.privacy.lifetime_budget is None:
         return run_folder / "clients" / STORES
@@ -88,9 +87,7 @@ RUN_KEY: Final = "secure_aggregation.enrolment"
 def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
     """Return an enrolment from its file.
 
-    Args:
-        path: The file.
-        key: The key or argument with which the user named the file.
+    `key` is the key or argument with which the user named the file.
 
     Raises:
         ConfigError: If the file is missing or not a canonical enrolment.
@@ -179,9 +176,7 @@ def create_key(path: Path) -> Identity:
 def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
     """Return a private key from its file.
 
-    Args:
-        path: The file.
-        key: The key or argument with which the user named the file.
+    `key` is the key or argument with which the user named the file.
 
     Raises:
         ConfigError: If the file is missing or holds no key; the message never shows its text.

@@ -47,10 +47,8 @@ class OwnSpending:
     def require(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
         """Refuse an attempt that would pass a limit.
 
-        Args:
-            newest: The session now.
-            planned: The attempt's releases. A release that is already in the ledger is the same
-                release again, and free.
+        `newest` is the session now. A planned release that is already in the ledger is the same
+        release again, and free.
 
         Raises:
             BudgetExhausted: If it would pass a limit; the message names the limit.
@@ -109,11 +107,8 @@ class OwnSpending:
 def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> int:
     """Take over the coordinators' charges, and let the client take part again.
 
-    Args:
-        store: The client's store, restored from a backup.
-        handed: The charges of each coordinator in whose runs the client has taken part since the
-            backup.
-        now: The time, for the record.
+    The store was restored from a backup. `handed` has the charges of each coordinator in whose runs
+    the client has taken part since.
 
     Returns:
         How many charges were added to the client's own ledger.

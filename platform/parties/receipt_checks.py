@@ -269,10 +269,6 @@ def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> Not
 def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow], set[Key]]:
     """Return the charges that a receipt proves, and the keys of aborted ones.
 
-    Args:
-        receipt: The receipt.
-        head: The head in its checkpoint.
-
     Raises:
         ReceiptRefused: A leaf is not in the log, is no charge, or is of another run.
     """
@@ -443,11 +439,8 @@ def verified(
 ) -> list[RunReceipts]:
     """Check receipts, run by run.
 
-    Args:
-        kept: The receipts of one client.
-        own: The client's own ledger, to find releases that no receipt names; None to skip this.
-        key: The log's key if it is known; None takes the key that signed.
-        mechanisms: All mechanisms that a charge may name.
+    With the client's own ledger the check also finds releases that no receipt names. Without the
+    log's key it takes the key that signed.
     """
     runs: dict[str, list[KeptReceipt]] = {}
     for receipt in kept:

@@ -185,9 +185,7 @@ class Ready:
 def work(local: LocalRound, remember: Remember) -> Ready:
     """Train and protect; a failure that must not show gives the zero vector.
 
-    Args:
-        local: The inputs; names, shapes and dtypes are checked already.
-        remember: Hears of a failure that does not show.
+    Names, shapes and dtypes are checked already. `remember` hears of a failure that does not show.
 
     Raises:
         Exception: The failure, if failures may show.

@@ -91,10 +91,6 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
     A row becomes `aborted` only if certainly nothing left the client, so such rows are free. A
     release that may have left stays `reserved` or becomes `released`, and is charged.
 
-    Args:
-        rows: As stored.
-        mechanisms: All mechanisms.
-
     Raises:
         UnknownMechanism: A row names another mechanism, so it has no price.
     """
@@ -199,12 +195,6 @@ def rows_that_count(
 ) -> list[LedgerRow]:
     """Return the ledger rows of other runs that have spent from the lifetimes of a run's clients.
 
-    Args:
-        uow: A view of the database.
-        config: The run's configuration.
-        run_id: The run.
-        pseudonyms: Its clients.
-
     Raises:
         RecordsDisagree: If a run's row does not name its data.
     """
@@ -225,10 +215,7 @@ def charged_elsewhere(
 ) -> RunningLedger:
     """Return the charges of a run's clients for other runs.
 
-    Args:
-        config: The run's configuration.
-        rows: The result of `rows_that_count`.
-        pseudonyms: The run's clients.
+    `rows` is the result of `rows_that_count`.
 
     Raises:
         UnknownMechanism: A row names an unknown mechanism, so it has no price.
@@ -298,11 +285,9 @@ class Limits:
     def require(self, run: RunningLedger, life: RunningLedger, planned: Sequence[Release]) -> None:
         """Refuse an attempt that would pass a limit.
 
-        Args:
-            run: The spending of one or several clients in the run.
-            life: Their spending in their whole life, with that run.
-            planned: The releases of the next attempt, without those already in the ledger: sending
-                these again is free.
+        `run` is the spending of one or several clients in the run, and `life` that in their whole
+        life, with this run. `planned` lacks releases that are already in the ledger: sending these
+        again is free.
 
         Raises:
             BudgetExhausted: If it would pass a limit; the message names the limit.

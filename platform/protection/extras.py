@@ -43,10 +43,7 @@ _NO_GROUP = "message: the upload needs the one group that its client is in"
 def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
     """Check that an update is zero outside the block of its group.
 
-    Args:
-        update: Arrays (K, ...), one block after the other.
-        group: The block that the client chose.
-        groups: K.
+    Arrays are (K, ...), one block after the other. `group` is the block that the client chose.
 
     Raises:
         ProtocolError: If it is not: a neighbour could be farther away than the ledger says.
@@ -216,10 +213,7 @@ class Extras:
     ) -> NDArray[np.float64]:
         """Clip an update and append the extras; without extras it is unchanged.
 
-        Args:
-            vector: The update, (n,).
-            validation: The client's validation accuracy, in [0, 1]; private.
-            group: The group that the client is in; private.
+        The update is (n,), the accuracy in [0, 1]. Accuracy and group are private.
 
         Returns:
             A vector of norm at most `joint_norm`, and counts.
@@ -242,12 +236,7 @@ class Extras:
         return np.append(vector, self.groups.coordinates(self._norm, group))
 
     def group_reading(self, summed: Summed, deviation: float) -> GroupReading | None:
-        """Return the counts of groups in a sum, None without groups.
-
-        Args:
-            summed: The average of the sum.
-            deviation: Deviation of the noise on each coordinate of the sum.
-        """
+        """Return the counts of groups in a sum, None without groups."""
         return None if self.groups is None else self.groups.read(summed, self._norm, deviation)
 
     @property

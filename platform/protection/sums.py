@@ -163,11 +163,8 @@ class SumProtection:
     ) -> NoisedSum:
         """Return a sum with the coordinator's noise, if the mechanism has such noise.
 
-        Args:
-            total: Sum of the clients' levels, modulo the ring.
-            clients: Number of clients in the sum.
-            noise: The source of the coordinator's noise.
-            state: The state that the noise of the last committed sum left.
+        `total` is the sum of the clients' levels, modulo the ring. `state` is the state that the
+        noise of the last committed sum left.
         """
         added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
         if added is None:
@@ -213,8 +210,7 @@ class SumProtection:
         Vectors under masks allow no other check: a longer sum proves that a client cheated or that
         the ring wrapped around.
 
-        Args:
-            totals: The sum with all its noise. A check of a bare sum would leak data.
+        The totals must have all noise: a check of a bare sum would leak data.
 
         Raises:
             ProtocolViolation: If the sum is too long.

@@ -250,12 +250,8 @@ class Protection:
     ) -> Prepared:
         """Protect one client's result.
 
-        Args:
-            result: The result of its training.
-            broadcast: The broadcast from which it trained.
-            noise: The client's own noise.
-            validation: Its validation accuracy, if it travels with the update.
-            state: The state that its last attempt of the run left, in any round.
+        The accuracy is there if it travels with the update. `state` is the state that the client's
+        last attempt of the run left, in any round.
 
         Raises:
             ProtocolError: If the accuracy is needed and missing, or if clients are in groups and
@@ -330,9 +326,8 @@ class Protection:
     ) -> tuple[Release, ...]:
         """Return one client's ledger rows for an attempt, reserved.
 
-        Args:
-            key: Client, run, round and attempt; each channel gets a row.
-            cohort: How the round's clients were drawn, if that may amplify.
+        Each channel gets a row. `cohort` says how the round's clients were drawn, if that may
+        amplify.
         """
         found: list[Release] = []
         for channel in self.channels:

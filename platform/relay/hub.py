@@ -73,10 +73,7 @@ class Hub:
     ) -> None:
         """Keep the settings; `__enter__` opens the socket.
 
-        Args:
-            path: Path of the socket.
-            clients: All clients' names; a relay may carry messages of these clients only.
-            told: The calls to the observer.
+        A relay may carry messages of these clients only.
         """
         self.path = path
         self.clients = tuple(clients)
@@ -131,12 +128,8 @@ class Hub:
     ) -> Mapping[ClientId, bytes | Dropout]:
         """Send each client its message and wait for the outcomes.
 
-        Args:
-            stage: The stage that the messages belong to.
-            messages: Each client's message.
-            seconds: The longest wait, in s.
-            enough: The wait ends as soon as this many clients have answered (a refusal or a loss
-                does not count); None waits for all clients.
+        The wait ends as soon as `enough` clients have answered (a refusal or a loss does not
+        count); None waits for all clients.
 
         Raises:
             CoordinatorBehind: If a client knows of a newer commit.

@@ -139,11 +139,6 @@ def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
     If the process does not listen (it may be starting), the function tries again until the time is
     over. A client may get the same request any number of times.
 
-    Args:
-        client: The process's socket.
-        packet: The request.
-        seconds: How long to try and wait.
-
     Raises:
         TimeoutError: If there is no outcome in that time.
     """
@@ -174,11 +169,7 @@ LATE = "the client's process gave no outcome in time"
 def relay(hub: Path, clients: Sequence[str], carry: Carrying, ended: Callable[[], bool]) -> None:
     """Carry messages until told to end; connect again whenever the coordinator starts anew.
 
-    Args:
-        hub: The coordinator's socket.
-        clients: The clients whose messages this relay carries.
-        carry: Brings a request to its client, and makes sure that only this client answers.
-        ended: Says whether to end.
+    `carry` brings a request to its client, and makes sure that only this client answers.
     """
     pause = FIRST_PAUSE
     while not ended():
@@ -211,13 +202,7 @@ def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
 
 
 def forward(hub: Path, clients: Mapping[str, Path], ended: threading.Event) -> None:
-    """Carry messages between sockets of one machine until told to end.
-
-    Args:
-        hub: The coordinator's socket.
-        clients: Each client's socket, by the client's name.
-        ended: Set when the relay must end.
-    """
+    """Carry messages between sockets of one machine until told to end."""
     relay(
         hub, tuple(clients), lambda parcel: hand_over(clients[parcel.client], parcel), ended.is_set
     )
@@ -241,9 +226,6 @@ def read_nodes(path: Path) -> Mapping[str, str]:
     The enrolment binds a client's name to two keys: the client's signing key, which relays ignore,
     and the key of the machine that carries the client's messages. This reader does not import the
     packages that train.
-
-    Args:
-        path: The enrolment file.
 
     Returns:
         The current members that have a node key; relays admit only these machines.
@@ -299,11 +281,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def development_enrolment(nodes: Mapping[str, str]) -> bytes:
-    """Return an enrolment for development: names bound to nodes, with placeholder signing keys.
-
-    Args:
-        nodes: Each client's node key by the client's name.
-    """
+    """Return an enrolment for development: names bound to nodes, with placeholder signing keys."""
     members = {
         name: {"current": f"{number:064x}", "node": node, "retired": []}
         for number, (name, node) in enumerate(sorted(nodes.items()))

@@ -302,10 +302,8 @@ def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
 
     The function replaces a socket that a dead process left there.
 
-    Args:
-        path: Where to listen; the function makes its folder, for its owner only.
-        field: The setting that an error names.
-        waiting: How many connections may wait to be accepted.
+    The function makes the path's folder, for its owner only. `field` is the setting that an error
+    names, and `waiting` the number of connections that may wait to be accepted.
 
     Raises:
         ConfigError: If the path is too long or cannot be used, or a process listens there.

@@ -84,12 +84,8 @@ def ask_all(
 ) -> Iterator[tuple[ClientId, Message]]:
     """Yield every client's answer, in the order of the questions.
 
-    Args:
-        transport: Carries the messages.
-        stage: Their stage.
-        questions: One a client, made as they are needed.
-        decode: Reads an answer.
-        left: Clients that have left for good by now; the coordinator does not wait for them.
+    Questions are made as they are needed. Clients in `left` have left for good by now; the
+    coordinator does not wait for them.
 
     Raises:
         ClientsSilent: If a client gave no valid answer, however often it was asked.
@@ -139,12 +135,7 @@ def ask_once(
 ) -> dict[ClientId, Message]:
     """Ask each client once, and return the valid answers.
 
-    Args:
-        transport: Carries the messages.
-        stage: Their stage.
-        questions: One a client.
-        decode: Reads an answer.
-        deadline: Seconds to wait at most, None for as long as the stage takes.
+    `deadline` is in seconds, None for as long as the stage takes.
     """
     answers: dict[ClientId, Message] = {}
     replies = transport.exchange(stage, {q.client: q.message for q in questions}, deadline)
@@ -184,11 +175,7 @@ def offer_run(
 ) -> None:
     """Ask all clients to take part in a run; a repeated question changes nothing.
 
-    Args:
-        transport: Carries the messages.
-        clients: All clients' names.
-        offer: The offer of the run.
-        left: Clients that have left the run for good by now.
+    Clients in `left` have left the run for good by now.
 
     Raises:
         ClientsSilent: If a client gives no answer.
@@ -205,10 +192,6 @@ def offer_run(
 
 def personalise(run: Run, progress: Progress) -> float | None:
     """Let every client personalise, and keep the result in its own store.
-
-    Args:
-        run: The run.
-        progress: After its last round.
 
     Returns:
         Seconds that it took; None where an interrupted finish had done a part of it before.

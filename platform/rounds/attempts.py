@@ -76,10 +76,6 @@ class Spending:
     def reserve(self, uow: UnitOfWork, plan: RoundPlan) -> None:
         """Price an attempt, then write its spend to the ledger, before anything leaves a client.
 
-        Args:
-            uow: The transaction in which the attempt is opened.
-            plan: The attempt, a new one.
-
         Raises:
             BudgetExhausted: If the round would pass the target; nothing is written.
         """
@@ -187,10 +183,7 @@ def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
     A row is free if its attempt was aborted before anything left a client, or if an early version
     wrote it for a client that was not drawn. The attempts of free rows still count as over.
 
-    Args:
-        uow: A view of the database.
-        pseudonym: The client's.
-        now: The time, with a time zone.
+    The time `now` has a zone.
 
     Raises:
         ConfigError: If the ledger knows no such client.
@@ -233,11 +226,6 @@ def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
 
 def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
     """Refuse a round that could have no result even if all present clients took part.
-
-    Args:
-        config: The run's configuration.
-        roll: The clients.
-        minimum: Fewest survivors of the round.
 
     Raises:
         TooFewLeft: If fewer clients are there.
@@ -317,10 +305,6 @@ class Attempts:
         self, round_number: int, progress: Progress
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
         """Try until a round yields a result: each try has a new cohort, new keys and a new charge.
-
-        Args:
-            round_number: The round.
-            progress: The state from which it starts.
 
         Returns:
             The last try, and its outcome or why it was aborted.

@@ -68,12 +68,8 @@ def verify_statement(
     Without an enrolment clients have no keys, so the statement is as trustworthy as its transport:
     a party that carries a client's messages could also drop all of them.
 
-    Args:
-        statement: The statement.
-        run_id: The run.
-        client: The client from which it came.
-        pseudonym: The pseudonym with which the client introduced itself, None if it never did.
-        known: Names each client's key, None against a semi-honest server.
+    `pseudonym` is the one with which the client introduced itself, None if it never did. `known`
+    names each client's key, None against a semi-honest server.
 
     Raises:
         ProtocolError: If the statement names another client or another run, or if clients have
@@ -102,13 +98,8 @@ def record_leaving(
 ) -> None:
     """Note that a client has left, and erase generations that may hold its entries.
 
-    Args:
-        uow: The transaction, which ends with this.
-        run_id: The run.
-        clients: All clients' names, in order.
-        client: The client.
-        pseudonym: Its name in the ledger, None if it never introduced itself.
-        statement: The client's statement; None if the operator removes the client.
+    The transaction ends with this. `pseudonym` is None if the client never introduced itself.
+    Without a statement the operator removes the client.
     """
     took_part = {
         row.round_number for row in uow.rounds.all(run_id) if client in row.document["survivors"]
@@ -256,13 +247,7 @@ class Standing:
 def standings(
     uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]
 ) -> dict[ClientId, Standing]:
-    """Return where each client stands.
-
-    Args:
-        uow: Read from here.
-        run_id: The run.
-        clients: All clients' names, in order.
-    """
+    """Return where each client stands."""
     rounds = [row for row in uow.rounds.all(run_id) if in_rounds([row.document])]
     completed = max((row.round_number for row in rounds), default=0)
     last: dict[ClientId, int] = {}

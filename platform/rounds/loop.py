@@ -44,12 +44,7 @@ def aggregate_of(
 ) -> Aggregate:
     """Return the part of a round that the method's server sees.
 
-    Args:
-        terms: The run's terms.
-        summed: The round's sum.
-        survivors: How many clients are in it.
-        individual: Each survivor's vector, where the server sees them.
-        groups: The noised counts of the groups, where clients are in groups.
+    `individual` has each survivor's vector, where the server sees them.
     """
     spec = terms.protection.layout.spec
     planned = terms.protection.mechanism.divides_by == "planned"

@@ -56,10 +56,8 @@ class Neighbours:
     def __init__(self, vector: Callable[[int], NDArray[np.float64]], number: int) -> None:
         """Lay out the matrix.
 
-        Args:
-            vector: Returns the vector of a place, (d,), the same each time; of finite numbers that
-                come from float32.
-            number: Number of vectors, at least one.
+        `vector` returns the vector (d,) of a place, the same each time, of finite numbers that come
+        from float32. There is at least one vector.
         """
         self._vector = vector
         some = np.unique(np.linspace(0, number - 1, _CENTRE).astype(int))
@@ -80,9 +78,7 @@ class Neighbours:
         Among equally far candidates the one at the smaller place counts as nearer. All searches
         share one pass over the matrix.
 
-        Args:
-            searches: The searches.
-            k: How many to find, at most the number of candidates.
+        `k` is at most the number of candidates.
         """
         products = self._products([search.query for search in searches])
         places: list[NDArray[np.intp]] = []
@@ -128,12 +124,7 @@ class ResidentPool:
     """
 
     def __init__(self, entries: Sequence[PoolEntry], rules: PoolRules) -> None:
-        """Lay out the whole live pool.
-
-        Args:
-            entries: All of them, in any order.
-            rules: The run's rules.
-        """
+        """Lay out the whole live pool."""
         self._rules = rules
         # Sorted by content, so that the order of rows does not matter.
         ordered = sorted(entries, key=lambda entry: entry.entry)
@@ -148,9 +139,7 @@ class ResidentPool:
     ) -> list[tuple[Arrays, ...]]:
         """Return the experts of several clients, found in one pass over the pool.
 
-        Args:
-            asked: Each client's own handles, newest first.
-            rng: For `select: random`.
+        `asked` has each client's own handles, newest first. `rng` draws for `select: random`.
 
         Returns:
             For each client at most K experts. A client gets none if the pool is too small, or if
@@ -211,10 +200,7 @@ class FixedPool:
 def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> FixedPool:
     """Return all entries of one generation in the order of their bytes, which hides the owners.
 
-    Args:
-        entries: The whole live pool.
-        generation: The round that made it.
-        minimum: Smallest pool that is handed out.
+    `generation` is the round that made the pool. Fewer than `minimum` entries are not handed out.
     """
     made = [entry for entry in entries if entry.generation == generation]
     if len(made) < minimum:

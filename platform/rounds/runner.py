@@ -334,12 +334,7 @@ class MaskedSum:
 
     @classmethod
     def start(cls, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
-        """Return the protocol's first state.
-
-        Args:
-            plan: The attempt.
-            broadcast: The arrays that all clients get.
-        """
+        """Return the protocol's first state."""
         seat = seat_of(plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
         context = broadcast_digest(broadcast, plan.protection.clipping_norm)
@@ -489,11 +484,8 @@ class RoundRunner:
     ) -> RoundOutcome:
         """Run one attempt, or continue it.
 
-        Args:
-            plan: The attempt.
-            broadcasts: Returns the broadcast of a client.
-            experts: Returns the experts for these handles, the same at each call.
-            journal: The results of stages so far; None if the attempt is never resumed.
+        `broadcasts` gives each client's broadcast, and `experts` the experts for handles, the same
+        at each call. Without a journal the attempt is never resumed.
 
         Raises:
             RoundAborted: If too few clients are left; its `uploads_asked` says whether anything

@@ -251,11 +251,8 @@ def build_layout(
 ) -> UploadLayout:
     """Return the layout of a method's uploads.
 
-    Args:
-        spec: The shared tensors.
-        weighs_examples: Whether the mechanism lets clients weigh by their examples.
-        extras: Names of the coordinates that follow the update's own.
-        largest_weight: The run's largest weight, if already known.
+    `extras` names the coordinates that follow the update's own. `largest_weight` is the run's, if
+    it is known already.
     """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight

@@ -386,9 +386,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
     """Return SHA-256 of the part of a round that is the same for all clients, which they sign.
 
-    Args:
-        broadcast: The global parameters.
-        clipping_norm: The clipping norm of the round, if it adapts.
+    The clipping norm is that of the round, if it adapts.
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()

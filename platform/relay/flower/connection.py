@@ -78,9 +78,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 def request_certificate(path: Path, name: str) -> str:
     """Return a certificate request for a node's own key; the owner of the root signs the request.
 
-    Args:
-        path: The private key's file; the private key is not in the request.
-        name: The client's name.
+    The private key in the file is not in the request.
 
     Raises:
         ConfigError: If there is no such key.
@@ -130,11 +128,7 @@ class Place:
     def secured(cls, address: str, root: Path, certificate: Path, key: Any) -> Self:
         """Return a place at which both sides prove their identity (mutual TLS).
 
-        Args:
-            address: `HOST:PORT`.
-            root: The root of SuperLink's certificate.
-            certificate: This side's certificate.
-            key: The private key of `certificate`.
+        `key` is the private key of this side's certificate.
 
         Raises:
             ConfigError: If a file is missing or not valid, or the key is not the certificate's.
@@ -190,10 +184,7 @@ def server_place(address: str, root: Path, certificate: Path, key: Path) -> Plac
 def asked(node: int, packet: bytes, seconds: float) -> tuple[Any, bytes]:
     """Return a message for a node, and the secret that the answer must repeat.
 
-    Args:
-        node: SuperLink's number for the node.
-        packet: The bytes that the client's process gets.
-        seconds: How long the hub waits; SuperLink forgets the message after that.
+    The hub waits for `seconds`; SuperLink forgets the message after that.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 

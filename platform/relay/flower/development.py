@@ -166,11 +166,8 @@ def flower_on_localhost(
 ) -> Iterator[Running]:
     """Relay between a hub and clients' sockets through Flower as long as the context lasts.
 
-    Args:
-        hub: The coordinator's socket; the coordinator may start later.
-        sockets: Each client's socket by the client's name.
-        folder: A new folder for keys and `*.log`; it stays after the end.
-        python: The interpreter of the environment in which Flower is installed.
+    The coordinator may start later. The new folder, with keys and `*.log`, stays after the end.
+    `python` is the interpreter of the environment in which Flower is installed.
 
     Yields:
         The processes, once all nodes are connected.

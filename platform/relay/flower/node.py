@@ -110,9 +110,7 @@ class Node:
 def paced(wait: float, took: float) -> float:
     """Return the seconds until a node's next poll, so that SuperLink has time for other nodes.
 
-    Args:
-        wait: Seconds that a single node would wait.
-        took: Seconds that the last poll took.
+    A single node would wait for `wait` seconds; the last poll took `took`.
     """
     # SuperLink must hear from a node more often than once per `HEARTBEAT`.
     return min(max(wait, ROOM * took), HEARTBEAT / 4)

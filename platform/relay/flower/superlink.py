@@ -68,10 +68,8 @@ class SuperLink:
     def opened(cls, place: Place, secret: bytes, enrolled: Mapping[str, bytes]) -> Self:
         """Register the nodes, start a run and take its task.
 
-        Args:
-            place: Where SuperLink is.
-            secret: Allows its owner to take tasks.
-            enrolled: Each client's public key by the client's name; SuperLink drops other nodes.
+        The secret allows its owner to take tasks. SuperLink drops nodes whose keys are not
+        enrolled.
 
         Raises:
             ProtocolError: If SuperLink does not start the run.
@@ -265,9 +263,8 @@ class Guard:
 def guarded(serve: Callable[..., Any], root: Path | None) -> Callable[..., None]:
     """Return a function that serves SuperLink with a guard before it.
 
-    Args:
-        serve: Serves an app, as `uvicorn.run` does.
-        root: The root of clients' certificates; None asks for no certificate.
+    `serve` serves an app, as `uvicorn.run` does. `root` is the root of clients' certificates; None
+    asks for no certificate.
     """
 
     def serve_guarded(app: App, **options: Any) -> None:
@@ -317,13 +314,7 @@ def carry_through(
 ) -> None:
     """Carry messages between a hub and nodes until told to end.
 
-    Args:
-        place: Where SuperLink is.
-        secret: Allows its owner to take SuperLink's tasks.
-        enrolled: Each client's public key by the client's name.
-        hub: The coordinator's socket.
-        ended: Set when the relay must end.
-        tell: Gets a line for each event.
+    The secret allows its owner to take SuperLink's tasks. `tell` gets a line for each event.
     """
     while not ended.is_set():
         try:

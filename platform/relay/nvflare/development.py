@@ -35,11 +35,9 @@ def nvflare_poc(
 ) -> Iterator[Path]:
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
-    Args:
-        hub: The coordinator's socket; the coordinator may start later.
-        sockets: Each client's socket by the client's name, which is also its site's name.
-        folder: A new folder for keys, FLARE's own files and `*.log`; it stays after the end.
-        python: The interpreter of the environment in which FLARE is installed.
+    A client's name is also its site's name. The coordinator may start later. The new folder, with
+    keys, FLARE's own files and `*.log`, stays after the end. `python` is the interpreter of the
+    environment in which FLARE is installed.
 
     Yields:
         The folder of the kits, once all sites are connected and the relay runs.

@@ -34,11 +34,7 @@ FINISHED: Final = "FINISHED"
 
 
 def job_files(sites: Sequence[str]) -> dict[str, Any]:
-    """Return a job's files by their paths: configuration, and no code.
-
-    Args:
-        sites: The sites that run the job.
-    """
+    """Return a job's files by their paths: configuration, and no code."""
     server, client = (
         {"max_inbound_call_threads": n, "max_outbound_call_threads": n, "props": {}}
         for n in (THREADS * len(sites), THREADS)

@@ -53,8 +53,7 @@ _HEAD: Final = 2
 def socket_of(local: Path) -> Path:
     """Return the socket that a site's own file names.
 
-    Args:
-        local: The folder `local` of the site's kit.
+    The file is in the folder `local` of the site's kit.
 
     Raises:
         ConfigError: If the file is missing or holds anything else.
@@ -65,8 +64,7 @@ def socket_of(local: Path) -> Path:
 def server_paths_of(local: Path) -> tuple[Path, Path]:
     """Return the hub and the enrolment that the server's own file names.
 
-    Args:
-        local: The folder `local` of the server's kit.
+    The file is in the folder `local` of the server's kit.
 
     Raises:
         ConfigError: If the file is missing or holds anything else.
@@ -89,10 +87,8 @@ def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
 def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     """Set the socket that a site's relay may use, and let jobs load only our two classes.
 
-    Args:
-        kit: The unpacked start-up kit of a server or a client.
-        socket: The socket of the coordinator's hub, or of the data holder's process.
-        enrolment: At the server, the file that binds sites to keys.
+    The kit is unpacked. The socket is that of the coordinator's hub, or of the data holder's
+    process. At the server, the enrolment binds sites to keys.
 
     Raises:
         ConfigError: If `kit` is not such a kit, a server has no enrolment, or a site has one.
@@ -152,8 +148,7 @@ def _write(path: Path, tree: dict[str, Any]) -> None:
 def node_of(startup: Path) -> str:
     """Return a site's public key in the OpenSSH format.
 
-    Args:
-        startup: The folder `startup` of the site's kit.
+    The certificate is in the folder `startup` of the site's kit.
 
     Raises:
         ConfigError: If the folder holds no certificate of an RSA key.
