@@ -283,12 +283,7 @@ def _not_erased(engine: Engine, reason: str) -> CheckpointError:
 
 @dataclass(frozen=True)
 class Statements:
-    """Runs statements on an open connection; a driver's error becomes a `StorageError`.
-
-    Attributes:
-        connect: Gives the connection, its transaction begun.
-        where: The file, for messages.
-    """
+    """Runs statements on an open connection; a driver's error becomes a `StorageError`."""
 
     connect: Callable[[], sqlite3.Connection]
     where: str

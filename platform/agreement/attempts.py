@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from platform.agreement.reading import Agreed, RunRecords
 from platform.config import RunConfig
-from platform.protection.charging import as_releases
+from platform.protection.charging import as_releases, is_charged
 from platform.rounds.documents import COLLECTION, epsilon_document, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 from storage import LedgerRow
@@ -59,14 +59,6 @@ class Fruitless:
 def place_of(row: LedgerRow) -> Place:
     """Return the attempt of a ledger row."""
     return row.round_number, row.attempt
-
-
-def is_charged(row: LedgerRow) -> bool:
-    """Return whether a release may have left the row's client.
-
-    Ledgers of early versions have rows of clients that a secret draw left out; these are free.
-    """
-    return row.status != "aborted" and row.cohort_drawn is not False
 
 
 def fruitless_attempts(records: RunRecords) -> tuple[Fruitless, ...]:

@@ -19,7 +19,6 @@ from platform.agreement.attempts import (
     Fruitless,
     Place,
     fruitless_attempts,
-    is_charged,
     place_of,
     rounds_to_come,
 )
@@ -33,6 +32,7 @@ from platform.protection.charging import (
     as_releases,
     charged_elsewhere,
     is_by_source,
+    is_charged,
     rows_that_count,
 )
 from platform.rounds.documents import epsilon_document, in_rounds, json_number
@@ -195,7 +195,17 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
     """
     section = agreed.config.privacy
     names = pseudonyms_of(agreed) if only is None else (only,)
-    pricing = _Pricing.of(agreed, elsewhere, names)
+    ledger = agreed.spending.ledger
+    told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
+    pricing = _Pricing(
+        agreed=agreed,
+        names=names,
+        abroad=elsewhere,
+        rows=_by_client(ledger),
+        whole=RunningLedger(as_releases(ledger, agreed.config.mechanisms)),
+        numbers={str(item.detail.get("pseudonym")): int(item.detail["client"]) for item in told},
+        gone={str(item.detail.get("pseudonym")) for item in left},
+    )
     attempts = fruitless_attempts(agreed.spending)
     coming = rounds_to_come(agreed)
     clients = [_client(pricing, name, attempts=attempts, coming=coming) for name in names]
@@ -220,21 +230,6 @@ class _Pricing:
     whole: RunningLedger
     numbers: Mapping[str, int]
     gone: Collection[str]
-
-    @classmethod
-    def of(cls, agreed: Agreed, abroad: Sequence[LedgerRow], names: Collection[str]) -> _Pricing:
-        ledger = agreed.spending.ledger
-        whole = RunningLedger(as_releases(ledger, agreed.config.mechanisms))
-        told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
-        return cls(
-            agreed=agreed,
-            names=names,
-            abroad=abroad,
-            rows=_by_client(ledger),
-            whole=whole,
-            numbers={str(i.detail.get("pseudonym")): int(i.detail["client"]) for i in told},
-            gone={str(item.detail.get("pseudonym")) for item in left},
-        )
 
     @cached_property
     def elsewhere(self) -> RunningLedger:

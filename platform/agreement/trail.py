@@ -26,6 +26,7 @@ from platform.rounds.documents import COLLECTION, ROUNDS
 from privacy import UnknownMechanism
 from privacy.auditing import commitment_to
 from storage import LedgerRow, RoundRecord, RunRecord, open_client_stores
+from storage.records import COHORT
 
 AFTER_THE_END = ("model.exported", "client.left", "client.removed", PRUNED)
 """The actions of entries that may follow the end of a run."""
@@ -405,9 +406,6 @@ def _released(
             f"channel {rows[0].channel}, but the round's row has {survivors} survivors"
         )
 
-
-COHORT = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
-"""Columns that a client does not know of its row: how the coordinator drew the cohort."""
 
 RowKey = tuple[int, int, str, str]
 

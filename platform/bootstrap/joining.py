@@ -45,8 +45,14 @@ from platform.holder.serving import Host, Serving
 from platform.holder.settings import HolderSettings, own_credentials, own_hints, own_identity
 from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
-from platform.parties.expectations import expectations_of
-from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
+from platform.parties.profile import (
+    ClientProfile,
+    Randomness,
+    RunNames,
+    Safeguards,
+    expectations_of,
+    view_of,
+)
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms

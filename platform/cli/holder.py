@@ -28,8 +28,8 @@ from platform.holder.store import (
     restore_store,
     write_statement,
 )
+from platform.parties.client_state import catch_up
 from platform.parties.identities import create_key, read_key
-from platform.parties.own_ledger import catch_up
 from platform.wire.charges import decode_charges
 from privacy.secure_aggregation import Identity, fingerprint
 

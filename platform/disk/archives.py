@@ -91,12 +91,7 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive whose digest, names and manifest hold.
-
-    Attributes:
-        path: Path of the file.
-        manifest: Its manifest.
-    """
+    """An archive whose digest, names and manifest hold."""
 
     path: Path
     manifest: Manifest

@@ -200,11 +200,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
 
 @dataclass
 class KeptChanges:
-    """The changes of a log's key, from the kept heads; each call reads only the new lines.
-
-    Attributes:
-        database: The log's database.
-    """
+    """The changes of a log's key, from the kept heads; each call reads only the new lines."""
 
     database: Path
     _found: list[str] = field(default_factory=list, init=False)

@@ -5,9 +5,9 @@ keeps a file for each run and kind: the accepted offer, the parting with which t
 the statement of having left.
 
 A backup is older than the client's last release. A restored store says so, and the client takes
-part in no round before it has caught up (`platform.parties.own_ledger`). Without this rule it would
-count too little spending, and would answer the same request twice. No backup contains the private
-key, which stays on its machine.
+part in no round before it has caught up (`platform.parties.client_state`). Without this rule it
+would count too little spending, and would answer the same request twice. No backup contains the
+private key, which stays on its machine.
 
 A client leaves a run for good under the holder's own key. First it keeps the statement, which is
 then its answer to every message of that run. The coordinator learns of it with its next message, or
@@ -89,11 +89,7 @@ RUN_NAME: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
 
 @dataclass(frozen=True)
 class Keeping:
-    """The files that the holder keeps of its runs.
-
-    Attributes:
-        storage: The client's storage folder.
-    """
+    """The files that the holder keeps of its runs."""
 
     storage: Path
 

@@ -28,6 +28,7 @@ These requests can be repeated and get the same answer, so the client keeps none
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,15 +37,20 @@ from typing import Final
 from methods import ClientView
 from platform.errors import ConfigError, ProtocolError
 from platform.parties.client_state import (
+    OwnSpending,
     PersonalStates,
     Session,
     awaited,
-    begun,
     decode_session,
     encode_session,
     require_new,
+    sent_before,
 )
-from platform.parties.expectations import (
+from platform.parties.profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    as_sent,
     expectations_of,
     require_ahead,
     require_assignment,
@@ -52,10 +58,9 @@ from platform.parties.expectations import (
     require_invitation,
     require_last_round_over,
     require_parting,
+    view_of,
 )
-from platform.parties.own_ledger import OwnSpending
-from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory, as_sent, view_of
-from platform.parties.receipt_checks import receipts_of
+from platform.parties.receipt_checks import Receipts, witness_of
 from platform.parties.scoring import LOCAL, mean_weights
 from platform.parties.totality import LocalRound, personalise, work
 from platform.protection.charging import as_row
@@ -152,7 +157,14 @@ class Client:
             store.remember_serial(safeguards.credentials.enrolment.serial)
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
-        self._receipts = receipts_of(store, run_id, safeguards, self._remember)
+        self._receipts = Receipts(
+            store=store,
+            run_id=run_id,
+            witness=witness_of(safeguards.credentials, store.identity),
+            seconds=lambda: int(time.time()),
+            trusted=safeguards.log_key,
+            remember=self._remember,
+        )
 
     @property
     def pseudonym(self) -> str:
@@ -274,7 +286,13 @@ class Client:
         Raises:
             ProtocolError: If the secure aggregation has no such beginning.
         """
-        seat, session = invitation.secure, begun(invitation, asked.known)
+        seat = invitation.secure
+        session = Session(
+            envelope=invitation.envelope,
+            awaits="train",
+            clipping_norm=invitation.clipping_norm,
+            sent=sent_before(asked.known),
+        )
         if seat is None or parameters is None:
             return session, b""
         if not seat.roster:

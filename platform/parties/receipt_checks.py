@@ -17,7 +17,6 @@ import base64
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -27,7 +26,6 @@ from typing import Any, Final, cast
 from platform.errors import ConfigError, ProtocolError
 from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.parties.client_state import sent_before
-from platform.parties.profile import Safeguards
 from platform.protection.charging import as_releases
 from platform.wire.codec import Attempt
 from platform.wire.receipt_messages import (
@@ -119,7 +117,7 @@ class Receipts:
     def _take(self, receipt: Receipt, data: bytes) -> Witnessed:
         if receipt.envelope.run_id != self.run_id:
             raise ReceiptRefused("it is of another run")
-        key, note, head = opened_head(receipt)
+        key, note, head = _opened_head(receipt.key, receipt.checkpoint)
         key.verify(receipt.signed, receipt.signature)
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
         is_kept = reached is not None and reached.size == head.size
@@ -238,23 +236,6 @@ class Receipts:
                 raise ReceiptRefused(f"it tells of another upload in {where} than was sent")
 
 
-def receipts_of(
-    store: ClientStore,
-    run_id: str,
-    safeguards: Safeguards,
-    remember: Callable[[tuple[int, int], str], None],
-) -> Receipts:
-    """Return the checker of a client's receipts in a run."""
-    return Receipts(
-        store=store,
-        run_id=run_id,
-        witness=witness_of(safeguards.credentials, store.identity),
-        seconds=lambda: int(time.time()),
-        trusted=safeguards.log_key,
-        remember=remember,
-    )
-
-
 def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> NoteSigner:
     """Return the client's cosigning key: its enrolled key, or one derived from its secret.
 
@@ -313,18 +294,14 @@ def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None
 _is_consistent: Final = lru_cache(maxsize=64)(is_consistent)
 
 
-def opened_head(receipt: Receipt) -> tuple[NoteKey, SignedNote, Checkpoint]:
+@lru_cache(maxsize=64)
+def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
     """Return the key that a receipt names, and the head of the log that it signed.
 
     Raises:
         Authentication: The checkpoint is not valid, or not signed by that key.
         ValueError: The key is not valid.
     """
-    return _opened_head(receipt.key, receipt.checkpoint)
-
-
-@lru_cache(maxsize=64)
-def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
     key = NoteKey.decode(text)
     return key, read_note(checkpoint), open_checkpoint(checkpoint, [key])
 
@@ -532,7 +509,7 @@ def _opened(
     for item in kept:
         try:
             receipt = decode_kept(item.receipt)
-            key, _, head = opened_head(receipt)
+            key, _, head = _opened_head(receipt.key, receipt.checkpoint)
             key.verify(receipt.signed, receipt.signature)
         except (ProtocolError, Authentication, ValueError) as error:
             problems.append(f"receipt at size {item.size}: {error}")

@@ -128,6 +128,14 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
     return found
 
 
+def is_charged(row: LedgerRow) -> bool:
+    """Return whether a release may have left the row's client.
+
+    Ledgers of early versions have rows of clients that a secret draw left out; these are free.
+    """
+    return row.status != "aborted" and row.cohort_drawn is not False
+
+
 def law_of(row: LedgerRow) -> str:
     """Return the name of the law of a stored row's noise.
 

@@ -89,11 +89,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Status:
-    """What the hub knows of each client.
-
-    Attributes:
-        clients: Each client, in the federation's order.
-    """
+    """What the hub knows of each client."""
 
     clients: tuple[ClientStatus, ...]
 

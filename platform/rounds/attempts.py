@@ -26,7 +26,13 @@ from platform.config import RunConfig
 from platform.config.randomness import stream
 from platform.disk.log_files import salted
 from platform.errors import ConfigError, RoundAborted, RunStopped, TooFewLeft
-from platform.protection.charging import as_releases, as_row, charged_elsewhere, rows_that_count
+from platform.protection.charging import (
+    as_releases,
+    as_row,
+    charged_elsewhere,
+    is_charged,
+    rows_that_count,
+)
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import Observer
@@ -62,9 +68,6 @@ class Spending:
     every round would slow down long runs. Every change of the ledger moves the end of the run's
     audit chain. So the count is valid at one end, and at any other end the ledger is read again. In
     the same way, the clients' spending in other runs is valid at the ends of those runs' chains.
-
-    Attributes:
-        run: The run.
     """
 
     run: Run
@@ -202,8 +205,7 @@ def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
         begun = uow.attempts.newest(run_id)
         if begun is not None:
             newest = max(newest, (begun.round_number, begun.attempt))
-        charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
-        runs[run_id] = RunCharges(newest, tuple(row.as_own() for row in charged))
+        runs[run_id] = RunCharges(newest, tuple(row.as_own() for row in rows if is_charged(row)))
     return Charges(pseudonym, now, runs)
 
 
@@ -289,13 +291,7 @@ def coordinator_noise(config: RunConfig, round_number: int, attempt: int) -> Noi
 
 @dataclass(frozen=True)
 class Attempts:
-    """The attempts of one run.
-
-    Attributes:
-        run: The run.
-        observer: Hears of its rounds.
-        spending: Prices and charges attempts.
-    """
+    """The attempts of one run."""
 
     run: Run
     observer: Observer

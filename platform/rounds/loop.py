@@ -27,8 +27,8 @@ from platform.rounds.documents import round_document
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.run import Progress, Run, RunTerms, decode_state, encode_state
-from platform.wire.codec import Attempt
-from platform.wire.layout import Summed, encode_entry, unflatten
+from platform.wire.codec import Attempt, encode_arrays
+from platform.wire.layout import Summed, unflatten
 from platform.wire.transport import ClientId
 from privacy import BudgetExhausted
 from storage import UnitOfWork
@@ -302,6 +302,6 @@ class Federation:
         if rules is None:
             return
         if entries:
-            stored = [(handle, encode_entry(entry)) for handle, entry in entries]
+            stored = [(handle, encode_arrays(entry)) for handle, entry in entries]
             uow.pool.add_generation(run_id, round_number, stored)
         uow.pool.keep_generations(run_id, rules.generations)

@@ -37,17 +37,8 @@ _CENTRE = 31
 """Vectors whose median is the centre, so that a few far ones do not move it."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """One search.
-
-    Attributes:
-        query: The vector to be near to, by its place.
-        candidates: Places of the vectors that may be found, rising.
-    """
-
-    query: int
-    candidates: NDArray[np.intp]
+Search = tuple[int, NDArray[np.intp]]
+"""The place of a vector, and the places of those among which its neighbours are found, rising."""
 
 
 class Neighbours:
@@ -80,11 +71,11 @@ class Neighbours:
 
         `k` is at most the number of candidates.
         """
-        products = self._products([search.query for search in searches])
+        products = self._products([query for query, _ in searches])
         places: list[NDArray[np.intp]] = []
         for search, column in zip(searches, products.T, strict=True):
             few = self._undecided(search, column, k)
-            query = self._vector(search.query)
+            query = self._vector(search[0])
             distances = [float(np.linalg.norm(self._vector(int(row)) - query)) for row in few]
             places.append(few[np.argsort(np.asarray(distances), kind="stable")[:k]])
         return places
@@ -100,7 +91,7 @@ class Neighbours:
 
     def _undecided(self, search: Search, products: NDArray[np.float64], k: int) -> NDArray[np.intp]:
         """Return the candidates that may be among the k nearest, rising."""
-        mine, rows = search.query, search.candidates
+        mine, rows = search
         lengths, scales = self._lengths[rows], self._scales[rows]
         # `coarse` bounds the error of twice a float32 product, relative to both lengths; it covers
         # the rounding of both rows, and numbers too small for float32. `fine` bounds the error of
@@ -160,7 +151,7 @@ class ResidentPool:
             candidates = np.flatnonzero(there)
             is_search = policy.select == "nearest" and len(candidates) > policy.k
             if is_search and newest is not None:
-                searches[position] = Search(newest, candidates)
+                searches[position] = newest, candidates
             else:
                 rows = candidates
                 if policy.select == "random" and len(rows) > policy.k:

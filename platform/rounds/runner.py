@@ -108,14 +108,7 @@ class StageResult:
 
 @dataclass(frozen=True)
 class DatabaseJournal:
-    """The stages of an attempt in the coordinator's database.
-
-    Attributes:
-        records: The coordinator's.
-        run_id: The run.
-        round_number: The round.
-        attempt: The attempt, which is open.
-    """
+    """The stages of an attempt in the coordinator's database."""
 
     records: Records
     run_id: str
@@ -322,12 +315,7 @@ HANDLE_BYTES = 32
 
 @dataclass(frozen=True)
 class MaskedSum:
-    """The server's state machine, with clients' names in place of share indices.
-
-    Attributes:
-        state: The protocol's state.
-        places: Each client's share index.
-    """
+    """The server's state machine, with clients' names in place of share indices."""
 
     state: ServerState
     places: Mapping[ClientId, int]

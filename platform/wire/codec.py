@@ -144,19 +144,6 @@ def header_of(data: bytes) -> bytes:
     return bytes(data[PREFIX.size : end])
 
 
-def read_header(text: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Return kind and plain fields of a frame from its header, and nothing of its buffers.
-
-    Raises:
-        ProtocolError: If the text is not a header.
-    """
-    try:
-        kind, fields, _ = _known_header(text) if len(text) <= SHORT else _parsed_header(text)
-        return kind, fields
-    except _UNREADABLE as error:
-        raise ProtocolError("message: it does not parse") from error
-
-
 def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
     _require_short(text)
     header = _READER.decode(text.decode("ascii"))
@@ -396,7 +383,10 @@ def blob(frame: Frame, name: str) -> bytes:
 
 
 def _peeked(header: bytes) -> tuple[str, Envelope]:
-    kind, fields = read_header(header)
+    try:
+        kind, fields, _ = _known_header(header) if len(header) <= SHORT else _parsed_header(header)
+    except _UNREADABLE as error:
+        raise ProtocolError("message: it does not parse") from error
     run_id, committed = fields.get("run_id"), fields.get("committed")
     if not isinstance(run_id, str):
         raise ProtocolError("message: the run is missing")

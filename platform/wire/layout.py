@@ -336,8 +336,3 @@ def decode_experts(data: bytes) -> tuple[Arrays, ...]:
         position, _, tensor = name.partition("/")
         experts.setdefault(position, {})[tensor] = value
     return tuple(experts[position] for position in sorted(experts))
-
-
-def encode_entry(entry: Arrays) -> bytes:
-    """Return a pool entry as it is stored."""
-    return encode_arrays(entry)

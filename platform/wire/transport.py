@@ -101,7 +101,8 @@ class InProcessTransport:
         clients = sorted(messages)
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
-            lost = self._lost(messages[clients[0]], clients)
+            _, envelope = peek(messages[clients[0]])
+            lost = self.losses(envelope.round_number, envelope.attempt, clients)
         with self.stage(clients):
             replies = {
                 client: Dropout("no answer (simulated loss)")
@@ -111,10 +112,6 @@ class InProcessTransport:
             }
         # An answer may leave only after its charge is on the disk.
         return replies
-
-    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
-        _, envelope = peek(message)
-        return self.losses(envelope.round_number, envelope.attempt, clients)
 
     def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         reply = answer(self.handlers[client], message)

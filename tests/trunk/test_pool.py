@@ -19,7 +19,7 @@ from platform.experiment.finishing import execute
 from platform.protection.building import PoolRules, default_minimum
 from platform.rounds import attempts
 from platform.rounds.observing import SilentObserver
-from platform.rounds.pool import Neighbours, ResidentPool, Search
+from platform.rounds.pool import Neighbours, ResidentPool
 from platform.wire.layout import encode_entry, handle
 from storage import DatabaseDamaged, PoolEntry
 from tests._linking import SIGNIFICANCE, Watcher, chance
@@ -212,7 +212,7 @@ def test_huge_entries_do_not_make_the_search_slow():
 
     near = Neighbours(vector, len(vectors))
     seen.clear()
-    (found,) = near.nearest([Search(0, np.arange(1, 600))], 9)
+    (found,) = near.nearest([(0, np.arange(1, 600))], 9)
     distances = np.linalg.norm(vectors - vectors[0], axis=1)
     assert found.tolist() == np.argsort(distances, kind="stable")[1:10].tolist()
     assert len(seen) < 40

@@ -34,11 +34,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 @dataclass(frozen=True)
 class DevelopmentRoot:
-    """A certificate authority whose private key is in memory only.
-
-    Attributes:
-        key: The authority's private key.
-    """
+    """A certificate authority whose private key is in memory only."""
 
     key: ec.EllipticCurvePrivateKey
 

@@ -236,11 +236,7 @@ App = Callable[[Event, Receive, Send], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Guard:
-    """Passes on requests of nodes, and all requests from this machine.
-
-    Attributes:
-        app: SuperLink's web app.
-    """
+    """Passes on requests of nodes, and all requests from this machine."""
 
     app: App
 
