@@ -13,7 +13,6 @@ one block; closing it also empties the write-ahead log.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
@@ -26,8 +25,15 @@ from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.schema import CreateTable
 
 from storage.client_tables import CLIENT_TABLES, ClientBase, Identity
-from storage.engine import BEGIN_READ, BEGIN_WRITE, Statements, open_connection, translate
-from storage.errors import DatabaseBusy, SchemaMismatch
+from storage.engine import (
+    BEGIN_READ,
+    BEGIN_WRITE,
+    Statements,
+    open_connection,
+    retried,
+    translate,
+)
+from storage.errors import SchemaMismatch
 from storage.files import OpenFile, create_whole, read_while_quiet
 from storage.records import ClientIdentity
 from storage.schema import Schema, SchemaVersion, older, read_schema, require_sound, require_version
@@ -188,7 +194,8 @@ class ClientFile:
             self._file.require_same()
             with self.kept_open():
                 statements = self._statements()
-                _begin(statements, BEGIN_READ if read_only else BEGIN_WRITE, patience)
+                begin = partial(statements.run, BEGIN_READ if read_only else BEGIN_WRITE)
+                retried(begin, patience=patience)
                 rows = WorkingRows(statements, clients)
                 self._rows, self._is_apart, self._owner = rows, True, get_ident()
                 try:
@@ -312,17 +319,6 @@ def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
         return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=read_only)
     except sqlite3.Error as error:
         raise translate(error, str(path)) from error
-
-
-def _begin(statements: Statements, how: str, patience: float) -> None:
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            statements.run(how)
-            return
-        except DatabaseBusy:
-            if time.monotonic() >= deadline:
-                raise
 
 
 def _undo(statements: Statements) -> None:

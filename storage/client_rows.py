@@ -125,11 +125,6 @@ def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> No
     rows.put(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
-def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:
-    """Delete a personal part, if there is one."""
-    rows.delete(Personal, {"run_id": run_id, "slot": slot})
-
-
 _NAMES: Final = tuple(field.name for field in fields(SessionRecord))
 _FACTS: Final = attrgetter(*_NAMES)
 
@@ -341,7 +336,7 @@ class ClientRestoring:
             pseudonym = identity_row(rows).pseudonym
             fresh = [row for row in charged if _is_new(rows, row, pseudonym)]
             for row in fresh:
-                rows.insert(Tombstones, {**_key(row), "payload_digest": _UNKNOWN_PAYLOAD})
+                rows.insert(Tombstones, {**release_key(row), "payload_digest": _UNKNOWN_PAYLOAD})
             add_rows(rows, ClientLedger, fresh)
             ends = {run_id: tuple(place) for run_id, place in newest.items()}
             for row in charged:
@@ -368,7 +363,7 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     require_ledger_row(row)
     if row.pseudonym != pseudonym:
         raise InvalidRecordError(f"pseudonym is {row.pseudonym!r}; valid: {pseudonym!r}")
-    known = read_rows(rows, ClientLedger, _key(row))
+    known = read_rows(rows, ClientLedger, release_key(row))
     if not known:
         return True
     if any(own.as_own() != row.as_own() for own in known):
@@ -379,7 +374,8 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     return False
 
 
-def _key(row: LedgerRow) -> dict[str, object]:
+def release_key(row: LedgerRow) -> dict[str, object]:
+    """Return what names one release of a client: run, round, attempt and channel."""
     names = ("run_id", "round_number", "attempt", "channel")
     return {name: getattr(row, name) for name in names}
 

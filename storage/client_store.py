@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,9 @@ from storage.client_rows import (
     ClientRestoring,
     ClientSessions,
     OwnRows,
-    drop_slot,
     fill_slot,
     identity_row,
+    release_key,
     slot_of,
     slots_of,
 )
@@ -142,7 +142,7 @@ class ClientStore:
             if pending is not None and pending[:2] == last_committed:
                 fill_slot(rows, run_id, "committed", pending)
             if pending is not None:
-                drop_slot(rows, run_id, "pending")
+                rows.delete(Personal, {"run_id": run_id, "slot": "pending"})
 
     def committed(self, run_id: str) -> PersonalState | None:
         """Return the last committed personal part, or None before the first."""
@@ -196,18 +196,17 @@ class ClientStore:
         require_ledger_row(row)
         require_text(noise_kind=row.noise_kind)
         digest = hashlib.sha256(payload).digest()
-        key = {
-            "run_id": row.run_id,
-            "round_number": row.round_number,
-            "attempt": row.attempt,
-            "channel": row.channel,
-        }
+        key = release_key(row)
         with self._transaction() as rows:
-            if _is_inserted(rows, {**key, "payload_digest": digest}):
+            # The table's key refuses a second tombstone; that is rare, so there is no read before.
+            try:
+                rows.insert(Tombstones, {**key, "payload_digest": digest})
+            except AlreadyExistsError:
+                (before,) = rows.read(Tombstones, key)
+            else:
                 # The table's key refuses a row without its tombstone.
                 add_rows(rows, ClientLedger, [row])
                 return "reserved"
-            (before,) = rows.read(Tombstones, key)
             ledger = read_rows(rows, ClientLedger, key)
             known = [replace(old, status="reserved") for old in ledger]
             if before.payload_digest != digest or known != [row]:
@@ -321,15 +320,6 @@ class ClientStore:
     def _own_transaction(self, *, read_only: bool) -> Iterator[OwnRows]:
         with self._file.transaction(read_only=read_only) as rows:
             yield OwnRows(rows, self._client)
-
-
-def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
-    # The table's key refuses a second tombstone; that is rare, so there is no read before.
-    try:
-        rows.insert(Tombstones, tombstone)
-    except AlreadyExistsError:
-        return False
-    return True
 
 
 HANDLE_SECRET_BYTES = 32

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
@@ -32,6 +32,8 @@ from storage.errors import (
     StorageFull,
 )
 from storage.files import INDEX, beside, is_quiet
+
+Found = TypeVar("Found")
 
 # An execution option of ours: how a connection opens its transactions.
 BEGIN_OPTION = "sotto_begin"
@@ -206,6 +208,31 @@ def configure_connection(
     connection.isolation_level = None
     for pragma in (f"busy_timeout={round(busy_timeout * 1000)}", *pragmas):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def retried(
+    work: Callable[[], Found],
+    *,
+    tries: int = 1,
+    patience: float = 0.0,
+    after: tuple[type[StorageError], ...] = (DatabaseBusy,),
+) -> Found:
+    """Do some work again while other processes hinder it, and return its result.
+
+    The work is done at least `tries` times, and again until `patience` seconds have passed. `after`
+    are the errors after which it is done again.
+
+    Raises:
+        StorageError: The last of these errors.
+    """
+    deadline, done = time.monotonic() + patience, 0
+    while True:
+        try:
+            return work()
+        except after:
+            done += 1
+            if done >= tries and time.monotonic() >= deadline:
+                raise
 
 
 def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:

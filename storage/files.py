@@ -89,7 +89,8 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
                     # Closing moves the log into the file, and does not report a failure. A file
                     # that is renamed without its log would be damaged for good.
                     raise StorageFull(f"database {path} cannot be created: the disk is full")
-                _sync(part)
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
                 part.rename(path)
                 sync_folder(path.parent)
             finally:
@@ -219,11 +220,6 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:

@@ -7,7 +7,6 @@ in a URL.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Final
 from sqlalchemy import Engine
 
 from storage import schema
-from storage.engine import Statements, checkpoint, make_engine
-from storage.errors import DatabaseBusy, InvalidRecordError
+from storage.engine import Statements, checkpoint, make_engine, retried
+from storage.errors import InvalidRecordError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
 from storage.schema import require_sound
 
@@ -120,17 +119,16 @@ def version_at(path: Path) -> str:
         DatabaseBusy: Other processes wrote to it all the time.
     """
     require_contents(path)
-    deadline = time.monotonic() + _PATIENCE
-    while True:
+
+    def read() -> str:
         engine = make_engine(path, busy_timeout=_PATIENCE, read_only=True)
         try:
             with read_while_quiet(path):
                 return schema.version_of(engine)
-        except DatabaseBusy:
-            if time.monotonic() >= deadline:
-                raise
         finally:
             engine.dispose()
+
+    return retried(read, patience=_PATIENCE)
 
 
 def _build(path: Path) -> None:

@@ -36,7 +36,6 @@ _quoted: Final = json.encoder.encode_basestring_ascii
 # The same few names occur in many events.
 _known: Final = lru_cache(maxsize=1024)(_quoted)
 _CHARGED: Final = tuple(sorted({field.name for field in fields(LedgerRow)} - {"status"}))
-_CLIPPING: Final = _CHARGED.index("clipping_norm")
 _CHARGED_OF: Final = attrgetter(*_CHARGED)
 _SETTLED: Final = ("attempt", "channel", "pseudonym", "round_number", "run_id", "status")
 _encode_array: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode

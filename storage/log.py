@@ -307,7 +307,10 @@ def verify_log(
         with reading() as rows:
             is_last = seen.read_page(rows, wanted)
             if is_last:
-                _require_ends(seen.tree, wanted)
+                if wanted:
+                    raise LogBroken(
+                        seen.tree.size, f"a kept head says that there are {wanted[0].size} leaves"
+                    )
                 _require_all(rows.statements, seen)
         progress(seen.tree.size)
     return TreeHead(seen.tree.size, seen.tree.root())
@@ -319,11 +322,6 @@ def _require_root(tree: _Growing, wanted: deque[TreeHead]) -> None:
             raise LogBroken(
                 max(tree.size - 1, 0), f"a kept head of {tree.size} leaves has another root"
             )
-
-
-def _require_ends(tree: _Growing, wanted: deque[TreeHead]) -> None:
-    if wanted:
-        raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
 
 
 def _require_all(statements: Statements, seen: _Pass) -> None:

@@ -133,11 +133,7 @@ class MethodDefaults:
 
 @dataclass(frozen=True)
 class OverMethod:
-    """Another method, except for the members that a subclass overrides.
-
-    Attributes:
-        base: The other method.
-    """
+    """Another method, except for the members that a subclass overrides."""
 
     base: Method
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,6 +51,7 @@ from storage import (
     UnitOfWork,
     open_client_stores,
 )
+from storage.engine import retried
 
 TRIES: Final = 5
 """Readings of a run before it is too busy to be read."""
@@ -72,7 +73,9 @@ def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = 
         DatabaseBusy: If other processes write to it all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _patiently(database, run_id, None, mechanisms)
+    # Read again if a client of a run that goes on wrote to its store meanwhile.
+    examine = partial(_examine, database, run_id, None, mechanisms)
+    agreed, faults = retried(examine, tries=TRIES)
     if agreed is None or faults:
         raise faults[0]
     return agreed
@@ -96,7 +99,8 @@ def faults_of(
         DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _patiently(database, run_id, head, mechanisms)
+    examine = partial(_examine, database, run_id, head, mechanisms)
+    agreed, faults = retried(examine, tries=TRIES)
     return (None if agreed is None else agreed.records.head), faults
 
 
@@ -121,16 +125,6 @@ def disagreements(
         yield from client_disagreements(records, own, rounds_then)
     yield from canary_disagreements(records, config)
     yield from ending_disagreements(records)
-
-
-def _patiently(
-    database: Database, run_id: str, head: AuditHead | None, mechanisms: Mechanisms
-) -> tuple[Agreed | None, list[Fault]]:
-    """Read again if a client of a run that goes on wrote to its store meanwhile."""
-    for _ in range(TRIES - 1):
-        with suppress(DatabaseBusy):
-            return _examine(database, run_id, head, mechanisms)
-    return _examine(database, run_id, head, mechanisms)
 
 
 def _examine(

@@ -69,7 +69,7 @@ _SPLIT: Final = b"which records test and validate"
 
 def host_of(
     settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
-) -> Host[Client]:
+) -> Host:
     """Return the host that answers for a data holder; its store is opened, or made at first.
 
     Raises:

@@ -25,6 +25,7 @@ __all__ = [
     "make_folder",
     "named",
     "open_lock",
+    "private",
     "sync_folder",
     "write_bytes",
     "write_text",
@@ -78,7 +79,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: If it cannot be written.
     """
-    with open(path, "xb", opener=_private) as file:
+    with open(path, "xb", opener=private) as file:
         yield file
         # A file that is renamed before it is durable could be empty after a power cut.
         file.flush()
@@ -111,10 +112,11 @@ def open_lock(path: Path) -> IO[str]:
         OSError: If it cannot be opened.
     """
     # Opened to append, so that the call never empties a file. Closing it releases the lock.
-    return open(path, "a", encoding="utf-8", opener=_private)
+    return open(path, "a", encoding="utf-8", opener=private)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file for this user only; an `opener` of `open`."""
     return os.open(path, flags, 0o600)
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from platform.disk.files import named, write_bytes, written
+from platform.disk.files import named, private, write_bytes, written
 from platform.errors import ConfigError, Unwritable
 from privacy import Authentication
 from privacy.secure_aggregation import new_identity
@@ -180,7 +180,7 @@ def add_note(database: Path, note: str) -> None:
         Unwritable: It cannot be written.
     """
     path, line = heads_file(database), _line(note)
-    with named(path), open(path, "ab", buffering=0, opener=_private) as file:
+    with named(path), open(path, "ab", buffering=0, opener=private) as file:
         if file.write(line) != len(line):
             raise Unwritable(None, "it was not written as a whole", str(path))
 
@@ -371,10 +371,6 @@ def _write_key(path: Path, signer: NoteSigner) -> bool:
             part.unlink(missing_ok=True)
         sync_folder(path.parent)
     return True
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
 
 
 SALT: Final = "salt"

@@ -96,7 +96,9 @@ def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
             f"privacy.relation: {config.relation} is not among limits.relations = "
             f"{', '.join(dict.fromkeys(relations))}"
         )
-    mechanisms, methods = allowed_mechanisms(limits), allowed_methods(limits)
+    mechanisms, methods = allowed_mechanisms(limits), limits.methods
+    if methods is None:
+        methods = Registry(installed=False).available()
     if section.mechanism not in mechanisms:
         yield (
             f"privacy.mechanism: {section.mechanism} is not among limits.mechanisms = "
@@ -156,11 +158,6 @@ def allowed_mechanisms(limits: OwnLimits) -> tuple[str, ...]:
         return limits.mechanisms
     facts = [mechanism.facts for mechanism in BUILT_IN]
     return tuple(f.name for f in facts if f.claims and not f.is_bare_to_server)
-
-
-def allowed_methods(limits: OwnLimits) -> tuple[str, ...]:
-    """Return the methods with which the holder takes part."""
-    return Registry(installed=False).available() if limits.methods is None else limits.methods
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from platform.errors import ConfigError, CoordinatorBehind, Declined, ProtocolError, UnknownRun
 from platform.holder.store import Keeping
@@ -41,25 +41,17 @@ from platform.wire.outside_rounds import (
 from platform.wire.receipt_messages import bare
 from platform.wire.transport import Dropout, Handler, answer
 
+if TYPE_CHECKING:
+    from platform.parties.client import Client
+
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
 """The coordinator hears this sentence if the reason itself must stay with the data holder."""
 
 
-class Handles(Protocol):
-    """A client of a run, which answers the run's messages."""
-
-    def handle(self, message: bytes) -> bytes:
-        """Answer one message."""
-        ...
-
-
-Own = TypeVar("Own", bound=Handles)
-
-
 @dataclass(kw_only=True)
-class Host(Generic[Own]):
+class Host:
     """Answers every message that reaches a data holder's process.
 
     Attributes:
@@ -74,10 +66,10 @@ class Host(Generic[Own]):
 
     folder: Path
     consider: Callable[[Offer], object]
-    join: Callable[[Offer], Own]
+    join: Callable[[Offer], Client]
     tell: Callable[[str], None] = lambda line: None
     erase: Callable[[str], None] = lambda run_id: None
-    _clients: dict[str, Own] = field(default_factory=dict, init=False)
+    _clients: dict[str, Client] = field(default_factory=dict, init=False)
     _erased: set[str] = field(default_factory=set, init=False)
 
     def handle(self, message: bytes) -> bytes:
@@ -181,7 +173,7 @@ class Host(Generic[Own]):
         self._keeping.keep(run_id, "offer", encode_offer(offer))
         return ()
 
-    def client_of(self, run_id: str) -> Own:
+    def client_of(self, run_id: str) -> Client:
         """Return the client of an accepted run.
 
         Raises:

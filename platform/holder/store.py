@@ -141,12 +141,6 @@ class Keeping:
         return [run_id for run_id in self.runs("offer") if run_id not in over]
 
 
-def may_be_kept(name: str) -> bool:
-    """Return whether a file in the storage folder may have this relative name."""
-    kinds = "|".join(get_args(Kind))
-    return re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name) is not None
-
-
 KIND: Final = "client"
 
 
@@ -207,7 +201,9 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
 
 def may_hold(name: str) -> bool:
     """Return whether a backup may hold a member of this name."""
-    return name == STORE or may_be_kept(name)
+    kinds = "|".join(get_args(Kind))
+    kept = re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name)
+    return name == STORE or kept is not None
 
 
 def own_store(settings: HolderSettings) -> ClientStore:

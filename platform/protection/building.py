@@ -325,21 +325,10 @@ SMALLEST_MULTIPLIER = 1e-3
 """Start of the search for the least noise on the reals."""
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """A run's protection and the noise that it was built with.
-
-    Attributes:
-        protection: How uploads are protected.
-        noise_multiplier: Configured or calibrated; None under `none`.
-    """
-
-    protection: Protection
-    noise_multiplier: float | None
-
-
-def protect_run(config: RunConfig, method: Method) -> Calibrated:
+def protect_run(config: RunConfig, method: Method) -> tuple[Protection, float | None]:
     """Build a run's protection, with the least noise that meets its target.
+
+    The noise multiplier of the protection is returned too; it is None under `none`.
 
     Raises:
         ConfigError: If the combination is refused, or no noise reaches the target.
@@ -354,7 +343,7 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
-    return Calibrated(protection, multiplier)
+    return protection, multiplier
 
 
 def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:

@@ -188,7 +188,7 @@ def test_nothing_that_protects_others_counts_on_canaries(
         alone = storage.config(*overrides)
         method = run.terms.method
         # Noise, sensitivity, shares and charge are those of a run without them.
-        assert run.terms.protection.mechanism == protect_run(alone, method).protection.mechanism
+        assert run.terms.protection.mechanism == protect_run(alone, method)[0].mechanism
         if run.terms.protection.masked:
             assert terms_of_others(run.terms.config) == secure_terms(alone)
             found = secure_terms(run.terms.config)

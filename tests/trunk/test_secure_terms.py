@@ -134,7 +134,7 @@ def test_shared_out_noise_counts_on_the_smallest_sum(clients: int, section: dict
     tree = configured(clients, **section).model_dump()
     tree["privacy"].update(mechanism="distributed_noise", clipping_norm=1.0, noise_multiplier=2.0)
     config = parse_config(tree)
-    found, terms = protect_run(config, Numbered()).protection, secure_terms(config)
+    found, terms = protect_run(config, Numbered())[0], secure_terms(config)
     assert found.terms == terms
     assert isinstance(found.mechanism, DistributedNoise)
     assert found.mechanism.minimum_survivors == terms.smallest_sum
