@@ -218,12 +218,7 @@ def _linear(parameters: Parameters, name: str, rows: Tensor) -> Tensor:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the heads do not divide the token width.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse heads that do not divide the token width."""
     encoder = build_encoder(PromptConfig(context_tokens=config.context_tokens), task)
     width = encoder.backbone.token_dim
     if width % config.heads:

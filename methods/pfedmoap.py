@@ -388,13 +388,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the gate does not fit the backbone, or there are more experts than other
-            clients.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse an unfit gate, and more experts than other clients."""
     encoder = build_encoder(config, task)
     width = encoder.backbone.embed_dim
     if task.population < 2:

@@ -72,11 +72,7 @@ NEWEST: Final = (FIRST, *STEPS)[-1]
 
 
 def version_of(statements: Statements) -> str:
-    """Return the version of an open store's schema.
-
-    Raises:
-        SchemaMismatch: The file is not a store, or of an unknown version.
-    """
+    """Return the version of an open store's schema, or `SchemaMismatch`."""
     ((number,),) = statements.run("PRAGMA user_version")
     if not number:
         raise SchemaMismatch(f"file {statements.where} is not a client's store of Sotto")
@@ -210,11 +206,7 @@ class ClientFile:
                 self._file.require_same()
 
     def compact(self) -> None:
-        """Write the file anew without unused pages.
-
-        Raises:
-            DatabaseBusy: Another process uses it.
-        """
+        """Write the file anew without unused pages; `DatabaseBusy` if another process uses it."""
         with self.kept_open():
             self._statements().run("VACUUM")
 
@@ -283,21 +275,12 @@ class ClientFile:
 
 
 def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
-    """Make a new file of stores that hold an identity each, unless there is a file already.
-
-    Raises:
-        StorageFull: The disk is full or read-only.
-    """
+    """Make a new file of stores that hold an identity each, unless there is a file already."""
     create_whole(path, partial(_build, drawn=drawn))
 
 
 def stored_version(path: Path) -> str:
-    """Return the version of a file's schema, newest or not.
-
-    Raises:
-        NotFound: There is no such file.
-        SchemaMismatch: The file is not a store, or of an unknown version.
-    """
+    """Return the version of a file's schema, newest or not; `NotFound` without a file."""
     OpenFile.at(path)
     with read_while_quiet(path), closing(_connect(path, read_only=True)) as connection:
         return version_of(Statements(lambda: connection, str(path)))

@@ -94,11 +94,7 @@ Transaction = Callable[..., AbstractContextManager[OwnRows]]
 
 
 def identity_row(rows: OwnRows) -> Any:
-    """Return the one row that identifies the store's client.
-
-    Raises:
-        DatabaseDamaged: There is no such row.
-    """
+    """Return the one row that identifies the store's client, or `DatabaseDamaged`."""
     found = rows.read(Identity, {})
     if not found:
         raise DatabaseDamaged(

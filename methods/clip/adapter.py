@@ -248,11 +248,7 @@ class Backbone:
             yield rows, self.to_pixels(images[rows])
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
-        """Return embeddings of at least one text, cut after the last end-of-text token.
-
-        Raises:
-            BackboneError: If there is no text, or one is longer than the context.
-        """
+        """Return embeddings of texts, cut after the last end-of-text token; refuse longer ones."""
         if not texts:
             raise BackboneError("texts has 0 entries; valid is at least 1.")
         self._require_room(texts)

@@ -101,11 +101,7 @@ class ImageTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> ImageTower:
-        """Take the image tower of a `CLIP` or `CustomTextCLIP` apart; it shares the tensors.
-
-        Raises:
-            BackboneError: If the tower is of a kind that gives no tokens here.
-        """
+        """Take a model's image tower apart, and share its tensors; refuse one without tokens."""
         visual = model.visual
         if isinstance(visual, VisionTransformer) and visual.attn_pool is None:
             return _transformer(visual)

@@ -211,11 +211,7 @@ class TextTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> TextTower:
-        """Take the text tower out of a `CLIP` or `CustomTextCLIP`; it shares the tensors.
-
-        Raises:
-            BackboneError: If the tower is of a kind whose prompts cannot be cut or pooled here.
-        """
+        """Take a model's text tower out; refuse one whose prompts cannot be cut or pooled here."""
         source = getattr(model, "text", model)
         pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
         causal = getattr(source, "attn_mask", None) is not None

@@ -126,12 +126,7 @@ class InGroups(OverMethod):
     def client_update(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Train the expert that fits best.
-
-        Raises:
-            MethodError: If a broadcast number is not finite, or the steps are noised: their noise
-                does not cover the choice.
-        """
+        """Train the expert that fits best; refuse noised steps, which do not cover the choice."""
         if trainer.charged_steps is not None:
             raise MethodError("noise in training steps does not cover which expert is picked")
         choice = self.best_for(view, data)
@@ -166,11 +161,7 @@ class InGroups(OverMethod):
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
-        """Move each expert by the mean of its group, where the group is large enough.
-
-        Raises:
-            MethodError: If the aggregate lacks the number of clients in each group.
-        """
+        """Move each expert by its group's mean if the group is large enough; it needs counts."""
         groups = aggregate.groups
         if groups is None:
             raise MethodError("the sum of private experts came without counts")

@@ -212,11 +212,7 @@ class InCoordinates:
         return self.trainer.steps_for(num_examples)
 
     def only_fit(self) -> NDArray[Any]:
-        """Return what the noised steps made; under `dp_sgd` nothing else may leave.
-
-        Raises:
-            MethodError: If the number of fits was not one.
-        """
+        """Return what the one fit of noised steps made; under `dp_sgd` nothing else may leave."""
         if len(self.fits) != 1:
             raise MethodError(
                 f"privacy.subspace: noised steps within it need one fit a round, and there were "
@@ -320,11 +316,7 @@ class InSubspace(OverMethod):
     def client_update(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
-        """Train as the method does and project the update; with noised steps train coordinates.
-
-        Raises:
-            MethodError: If a direction is not finite.
-        """
+        """Train as the method does and project the update; with noised steps train coordinates."""
         basis = view.broadcast[BASIS].astype(np.float64)
         if not np.isfinite(basis).all():
             raise MethodError("a direction of the subspace is not a finite number")

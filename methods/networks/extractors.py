@@ -562,12 +562,7 @@ Extractor = Cnn | FastText | OnFeatures | ClipTower
 
 
 def build_extractor(config: NetworkConfig, task: m.Task) -> Extractor:
-    """Return the extractor that the options ask for.
-
-    Raises:
-        BackboneError: If it needs a CLIP model and the task has none.
-        MethodError: If the network takes no rank and the options have one.
-    """
+    """Return the extractor that the options ask for; refuse a rank that it does not take."""
     if config.lora_rank is not None and config.network != "clip":
         raise MethodError(
             f"method.lora_rank: {config.lora_rank} means nothing with network {config.network!r}; "

@@ -309,11 +309,7 @@ class StaticRouter(_WithoutLayer):
         return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Keep features, and both kinds of shares in place of tokens.
-
-        Raises:
-            MethodError: If images have fewer tokens than there are experts.
-        """
+        """Keep features, and both kinds of shares in place of tokens; refuse fewer than experts."""
         tokens = arrays["tokens"]
         if len(self.keys) > tokens.shape[1]:
             raise MethodError(

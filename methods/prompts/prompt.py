@@ -74,11 +74,7 @@ class PromptEncoder:
         self._placeholders(tuple(classes))
 
     def init_context(self, rng: m.Rng, text: str | None) -> NDArray[np.float32]:
-        """Return a starting context (l, token width): N(0, 0.02^2), or the embeddings of `text`.
-
-        Raises:
-            BackboneError: If `text` does not have exactly l tokens.
-        """
+        """Return a first context (l, token width): N(0, 0.02^2), or the l embeddings of `text`."""
         if text is None:
             draw = rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, self.spec.shape)
             return draw.astype(np.float32)
@@ -322,11 +318,7 @@ def cosine_logits(text: Tensor, batch: m.Arrays, backbone: Backbone) -> NDArray[
 
 
 def require_backbone(task: m.Task) -> Backbone:
-    """Return the task's backbone.
-
-    Raises:
-        BackboneError: If the task has none.
-    """
+    """Return the task's backbone; `BackboneError` if it has none."""
     if task.backbone is None:
         raise BackboneError("task.model: this method needs a CLIP model, but none is configured")
     return task.backbone
@@ -392,11 +384,7 @@ class Captions:
     """One caption for each class name, whose features are never learned."""
 
     def __init__(self, backbone: Backbone, template: str) -> None:
-        """Take the backbone and a template with `{}` in place of the class name.
-
-        Raises:
-            MethodError: If the template does not contain `{}` exactly once.
-        """
+        """Take the backbone and a template with exactly one `{}` in place of the class name."""
         if template.count("{}") != 1:
             raise MethodError(
                 f"method.template: {template!r} is not valid; it must contain {{}} exactly once"

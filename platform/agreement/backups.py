@@ -126,12 +126,7 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
 
 
 def require_database(url: str) -> Path:
-    """Return the file of a database, which must exist.
-
-    Raises:
-        ConfigError: If the URL names no database.
-        UnknownRun: If the file is missing.
-    """
+    """Return the file of a database, which must exist (`UnknownRun`)."""
     if not is_there(url):
         raise UnknownRun(
             f"--storage: there is no database at {url}; valid: one that `run` has made"

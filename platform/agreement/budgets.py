@@ -151,15 +151,7 @@ def read_budget(
     only: str | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> RunBudget:
-    """Read the budget of a run, finished or not, if its records and those of counted runs agree.
-
-    Raises:
-        NotFound: If there is no such run.
-        ConfigError: If the run knows no such client.
-        RecordsDisagree: If the records of the run, or of another run that charged its clients, do
-            not agree.
-        AuditChainBroken: If the audit log of such a run was changed.
-    """
+    """Read the budget of a run, finished or not; its and all counted runs' records must agree."""
     agreed = require_agreement(database, run_id, mechanisms)
     names = pseudonyms_of(agreed)
     if only is not None:
@@ -173,11 +165,7 @@ def read_budget(
 
 
 def require_known_client(pseudonym: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown client.
-
-    Raises:
-        ConfigError: Naming the known ones.
-    """
+    """Refuse an unknown client; `ConfigError` names the known ones."""
     if pseudonym not in known:
         raise ConfigError(
             f"--client: {pseudonym!r} is unknown in {where}; valid: {listed(sorted(known))}"

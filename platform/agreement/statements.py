@@ -56,11 +56,7 @@ def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
 
 
 def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return a finished run's `summary.json`, as text and as an object.
-
-    Raises:
-        ValueError: If it is missing or not a JSON object.
-    """
+    """Return a finished run's `summary.json`, as text and as an object, or `ValueError`."""
     try:
         text = (folder / SUMMARY).read_bytes().decode("utf-8")
         summary = json.loads(text)
@@ -104,11 +100,7 @@ TOLERANCE: Final = 1e-6
 
 
 def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
-    """Return the worst client's epsilon against each adversary, for a ledger.
-
-    Raises:
-        UnsupportedEvent: If the ledger's releases cannot be priced together.
-    """
+    """Return the worst client's epsilon against each adversary, for a ledger."""
     section = config.privacy
     return epsilons(as_releases(rows, config.mechanisms), section.target_delta, section.accountant)
 

@@ -497,11 +497,7 @@ def _missing(
 
 
 def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
-    """Return the configuration in a run's row, checked against these mechanisms.
-
-    Raises:
-        RecordsDisagree: If it is not valid.
-    """
+    """Return the configuration in a run's row; `RecordsDisagree` if these mechanisms refuse it."""
     try:
         return parse_config(stored_tree(run), sources=Sources(mechanisms=mechanisms))
     except (ConfigError, TypeError) as error:

@@ -98,12 +98,7 @@ class Archive:
     _zip: zipfile.ZipFile
 
     def extract(self, name: str, target: Path) -> None:
-        """Write a member into a new file.
-
-        Raises:
-            ConfigError: If its digest differs from the manifest's.
-            OSError: If it cannot be written.
-        """
+        """Write a member into a new file; `ConfigError` if its digest is not the manifest's."""
         found = hashlib.sha256()
         try:
             with self._zip.open(name) as source, written(target) as out:

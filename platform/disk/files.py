@@ -61,11 +61,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Name a file in errors of the operating system.
-
-    Raises:
-        Unwritable: In place of any `OSError`.
-    """
+    """Name a file in errors of the operating system: `Unwritable` in place of any `OSError`."""
     try:
         yield
     except OSError as error:
@@ -74,11 +70,7 @@ def named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """Return a new file for this user only; it is durable after it is closed.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Return a new file for this user only; it is durable after it is closed."""
     with open(path, "xb", opener=private) as file:
         yield file
         # A file that is renamed before it is durable could be empty after a power cut.
@@ -106,11 +98,7 @@ def erase(path: Path) -> None:
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Return a file to hold a lock on, made for this user only if missing; its folder must exist.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Return a file to hold a lock on, made for this user if missing; its folder must exist."""
     # Opened to append, so that the call never empties a file. Closing it releases the lock.
     return open(path, "a", encoding="utf-8", opener=private)
 
@@ -132,12 +120,7 @@ class Held(Exception):
 
 @contextmanager
 def only_process_of(folder: Path) -> Iterator[None]:
-    """Reserve a run for this process.
-
-    Raises:
-        RunBusy: If another process executes it.
-        Unwritable: If the lock cannot be made.
-    """
+    """Reserve a run for this process; `RunBusy` if another process executes it."""
     try:
         with held(folder / LOCK_NAME):
             yield
@@ -161,12 +144,7 @@ def require_free(folder: Path) -> None:
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Hold a lock during the block.
-
-    Raises:
-        Held: If another process holds it.
-        Unwritable: If it cannot be made.
-    """
+    """Hold a lock during the block; `Held` if another process holds it."""
     with _opened(lock) as file:
         for _ in range(TRIES):
             try:

@@ -94,11 +94,7 @@ def log_signer(database: Path) -> NoteSigner:
 
 
 def existing_signer(database: Path) -> NoteSigner:
-    """Return the signer of the heads of a database's log, whose key must exist.
-
-    Raises:
-        ConfigError: There is no key beside the database, or its file holds no key.
-    """
+    """Return the signer of the heads of a database's log, whose key must exist (`ConfigError`)."""
     path = key_file(database)
     try:
         return _read_key(path)
@@ -110,11 +106,7 @@ def existing_signer(database: Path) -> NoteSigner:
 
 
 def known_key(database: Path) -> NoteKey | None:
-    """Return the public key of a database's log, None if its file is missing.
-
-    Raises:
-        ConfigError: The file of the key is not valid.
-    """
+    """Return the public key of a database's log, None if its file is missing."""
     try:
         return _read_key(key_file(database)).key
     except FileNotFoundError:
@@ -159,12 +151,7 @@ def _next_key(database: Path) -> Path:
 
 
 def keep_head(database: Path, head: TreeHead) -> str:
-    """Sign a head, add it to the kept heads, and return it.
-
-    Raises:
-        ConfigError: The file of the log's key is not valid.
-        Unwritable: The head cannot be written.
-    """
+    """Sign a head, add it to the kept heads, and return it; see `add_note` for the errors."""
     signer = log_signer(database)
     note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
     add_note(database, note)
@@ -208,11 +195,7 @@ class KeptChanges:
     _bytes: int = field(default=0, init=False)
 
     def all(self) -> tuple[str, ...]:
-        """Return all changes until now, oldest first.
-
-        Raises:
-            Authentication: A line has another form.
-        """
+        """Return all changes until now, oldest first; `Authentication` for another line."""
         path = heads_file(self.database)
         for line in _lines(path, self._bytes):
             note = _note(path, self._lines + 1, line)
@@ -305,12 +288,7 @@ def _opened(path: Path, number: int, note: SignedNote, key: NoteKey | None) -> T
 
 
 def copy_heads(database: Path, size: int, target: Path) -> int:
-    """Copy the notes up to the time when a log had `size` leaves; return the number of lines.
-
-    Raises:
-        Authentication: A line has another form.
-        Unwritable: The copy cannot be written.
-    """
+    """Copy the notes up to the time when a log had `size` leaves; return the number of lines."""
     lines = []
     for _, note in kept_notes(database):
         if not is_change(note) and decode_checkpoint(note).size > size:

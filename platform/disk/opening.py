@@ -17,21 +17,13 @@ from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:
-    """Return the coordinator's database, its folder made if missing.
-
-    Raises:
-        ConfigError: If the URL names no database, or its folder cannot be made.
-    """
+    """Return the coordinator's database, its folder made if missing."""
     make_beside(url)
     return open_database(url)
 
 
 def make_beside(url: str, name: str = "") -> Path:
-    """Return the folder of the coordinator's database, or one in it, made if missing.
-
-    Raises:
-        ConfigError: If it cannot be made, or the URL names no database.
-    """
+    """Return the folder of the coordinator's database, or one in it, made if missing."""
     folder = database_file(url).parent / name
     try:
         make_folder(folder)
@@ -44,11 +36,7 @@ def make_beside(url: str, name: str = "") -> Path:
 
 
 def is_there(url: str) -> bool:
-    """Return whether there is a database.
-
-    Raises:
-        ConfigError: If the URL names no database.
-    """
+    """Return whether there is a database."""
     return database_file(url).is_file()
 
 
@@ -84,11 +72,7 @@ def closed_on_error(database: Database) -> Iterator[Database]:
 
 
 def database_file(url: str) -> Path:
-    """Return the file of a SQLite URL.
-
-    Raises:
-        ConfigError: If the URL names no file.
-    """
+    """Return the file of a SQLite URL; `ConfigError` if it names none."""
     try:
         file = file_of(url)
     except InvalidRecordError as error:

@@ -30,11 +30,7 @@ ALONE: Final = 1
 
 
 def require_within(settings: HolderSettings, config: RunConfig) -> None:
-    """Refuse a run that would pass one of the holder's limits.
-
-    Raises:
-        Declined: If so; for each limit it names the run's key and value, and the holder's.
-    """
+    """Refuse a run that would pass a limit of the holder; `Declined` names all, and both values."""
     reasons = tuple(_reasons(settings, config))
     if reasons:
         raise Declined(reasons)

@@ -121,11 +121,7 @@ class Host:
         return Keeping(self.folder)
 
     def parting(self, run_id: str) -> bytes:
-        """Return the parting of a run that is over.
-
-        Raises:
-            UnknownRun: If the run is unknown here, or is not over.
-        """
+        """Return the parting of a run that is over, or `UnknownRun`."""
         try:
             kept = self._keeping.read(run_id, "parting")
         except ProtocolError:
@@ -137,11 +133,7 @@ class Host:
         return kept
 
     def offer(self, run_id: str) -> Offer:
-        """Return the offer of an accepted run.
-
-        Raises:
-            ProtocolError: If the run was not accepted.
-        """
+        """Return the offer of an accepted run; `ProtocolError` for another run."""
         kept = self._keeping.read(run_id, "offer")
         if kept is None:
             raise ProtocolError("message: it belongs to no run that was accepted here")
@@ -174,11 +166,7 @@ class Host:
         return ()
 
     def client_of(self, run_id: str) -> Client:
-        """Return the client of an accepted run.
-
-        Raises:
-            ProtocolError: If the run was not accepted, or the client no longer takes part.
-        """
+        """Return the client of an accepted run in which it takes part, or `ProtocolError`."""
         if run_id not in self._clients:
             try:
                 client = self.join(self.offer(run_id))

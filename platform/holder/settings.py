@@ -178,11 +178,7 @@ class HolderSettings(Section):
 
 
 def load_holder(path: Path) -> HolderSettings:
-    """Read a data holder's settings.
-
-    Raises:
-        ConfigError: If a field is not valid; it names the field, its value and what is valid.
-    """
+    """Read a data holder's settings; `ConfigError` names a field, its value and what is valid."""
     if not is_file(path):
         raise ConfigError(
             f"CONFIG: {str(path)!r} is no file; valid: a YAML file such as `example` prints"
@@ -240,12 +236,7 @@ def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credent
 
 
 def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
-    """Return the holder's key and the enrolment that names it; None without a key.
-
-    Raises:
-        ConfigError: If a file is missing, others may use the key, or another key is enrolled under
-            the holder's name.
-    """
+    """Return the holder's key and the enrolment that names it, both checked; None without a key."""
     if settings.identity is None or settings.enrolment is None:
         return None
     identity = private_key(settings.identity)
@@ -255,11 +246,7 @@ def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
 
 
 def private_key(path: Path) -> Identity:
-    """Return a private key that only its owner may read.
-
-    Raises:
-        ConfigError: If the file is missing, holds no key, or may be used by others.
-    """
+    """Return a private key that only its owner may read, or `ConfigError`."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:

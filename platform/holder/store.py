@@ -42,12 +42,7 @@ LOCK: Final = "client.lock"
 
 @contextmanager
 def only_process_with(settings: HolderSettings) -> Iterator[None]:
-    """Reserve a store for this process; another process must not serve it at any socket.
-
-    Raises:
-        ConfigError: If another process answers with it.
-        Unwritable: If the lock cannot be made.
-    """
+    """Reserve a store for this process; another process must not serve it at any socket."""
     try:
         with held(settings.storage / LOCK):
             yield
@@ -94,32 +89,20 @@ class Keeping:
     storage: Path
 
     def place(self, run_id: str, kind: Kind) -> Path:
-        """Return the path of a file, which may be missing.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Return the path of a file, which may be missing; `ProtocolError` for an unfit name."""
         if re.fullmatch(RUN_NAME, run_id) is None:
             raise ProtocolError("message: the run's name is not valid")
         return self.storage / KEPT / f"{run_id}.{kind}"
 
     def read(self, run_id: str, kind: Kind) -> bytes | None:
-        """Return the data of a run, None if the file is missing.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Return the data of a run, None if the file is missing; see `place` for the error."""
         try:
             return self.place(run_id, kind).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep(self, run_id: str, kind: Kind, data: bytes) -> None:
-        """Write data of a run, completely or not at all.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Write data of a run, completely or not at all; see `place` for the error."""
         place = self.place(run_id, kind)
         make_folder(place.parent)
         write_bytes(place, data)
@@ -145,13 +128,7 @@ KIND: Final = "client"
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
-    """Back up a holder's own store and its files of runs, also while the client runs.
-
-    Raises:
-        ConfigError: If there is no store, or the backup exists already.
-        StorageError: If the store is damaged, or the backup cannot be written; then no backup
-            remains.
-    """
+    """Back up a holder's own store and its files of runs, also while the client runs."""
     store = require_store(settings)
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
@@ -207,21 +184,12 @@ def may_hold(name: str) -> bool:
 
 
 def own_store(settings: HolderSettings) -> ClientStore:
-    """Return the holder's own store, open for writing.
-
-    Raises:
-        ConfigError: If there is no store.
-        StorageError: If it cannot be used.
-    """
+    """Return the holder's own store, which must exist, open for writing."""
     return open_client_store(require_store(settings))
 
 
 def require_store(settings: HolderSettings) -> Path:
-    """Return the file of the holder's store.
-
-    Raises:
-        ConfigError: If there is no store.
-    """
+    """Return the file of the holder's store, which must exist (`ConfigError`)."""
     path = settings.store_file
     if not path.is_file():
         raise ConfigError(
@@ -286,11 +254,7 @@ def erase_run(keeping: Keeping, store: ClientStore, run_id: str) -> None:
 
 
 def write_statement(settings: HolderSettings, run_id: str, file: Path) -> None:
-    """Write the statement of having left a run into a new file.
-
-    Raises:
-        ConfigError: If the run has not been left, or the file exists or cannot be written.
-    """
+    """Write the statement of having left a run into a new file, or `ConfigError`."""
     statement = Keeping(settings.storage).read(run_id, "left")
     if statement is None:
         raise ConfigError(f"RUN: {run_id!r} has not been left; valid is a run that has")

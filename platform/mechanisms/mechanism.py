@@ -80,20 +80,12 @@ class Settings:
 
     @property
     def norm(self) -> float:
-        """C.
-
-        Raises:
-            ValueError: If nothing is clipped; the configuration has refused this before.
-        """
+        """C; `ValueError` if nothing is clipped, which the configuration has refused before."""
         return _given(self.clipping_norm, "clipping_norm")
 
     @property
     def multiplier(self) -> float:
-        """Standard deviation of the noise over C.
-
-        Raises:
-            ValueError: If there is no noise; the configuration has refused this before.
-        """
+        """The noise's standard deviation over C; `ValueError` if there is no noise."""
         return _given(self.noise_multiplier, "noise_multiplier")
 
     @property
@@ -244,11 +236,7 @@ class Mechanism:
         return built
 
     def build_training(self, settings: Settings) -> DpSgd | None:
-        """Build the noise of local steps; None if the noise is not in them.
-
-        Raises:
-            UnknownMechanism: If its ledger rows would say another mechanism.
-        """
+        """Build the noise of local steps, of this mechanism; None if the noise is not in them."""
         if self.training is None:
             return None
         built = self.training(settings)

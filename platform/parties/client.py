@@ -132,12 +132,7 @@ class Client:
     def __init__(
         self, profile: ClientProfile, store: ClientStore, make_trainer: TrainerFactory
     ) -> None:
-        """Take the client's profile, its own store and its trainers.
-
-        Raises:
-            ConfigError: If noise would come from a seed outside a simulation.
-            StorageError: If the client has used a newer enrolment file before.
-        """
+        """Take the client's profile, its own store and its trainers."""
         safeguards = profile.safeguards
         if profile.randomness.noise_source == "seeded" and not safeguards.simulated:
             raise ConfigError(
@@ -227,11 +222,7 @@ class Client:
         is_noiseless: bool = False,
         added: Sequence[Release] = (),
     ) -> None:
-        """Make an answer and the session after it durable. The client never goes back behind them.
-
-        Raises:
-            SessionMovedError: If another process of this client has answered something meanwhile.
-        """
+        """Make an answer and the session after it durable; the client never goes back."""
         envelope, known = session.envelope, asked.known
         noiseless = 0 if known is None else known.noiseless_round
         record = SessionRecord(
@@ -281,11 +272,7 @@ class Client:
     def _begin(
         self, asked: _Asked, invitation: Invitation, parameters: RoundParameters | None
     ) -> tuple[Session, bytes]:
-        """Return the session that an invitation opens, and its keys, or shares if it has a roster.
-
-        Raises:
-            ProtocolError: If the secure aggregation has no such beginning.
-        """
+        """Return the session that an invitation opens, and its keys, or shares with a roster."""
         seat = invitation.secure
         session = Session(
             envelope=invitation.envelope,

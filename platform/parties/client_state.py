@@ -92,11 +92,7 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(record: SessionRecord) -> Session | None:
-    """Return the session of a store's record; None after the attempt is committed.
-
-    Raises:
-        ProtocolError: If the bytes are not a session.
-    """
+    """Return the session of a store's record; None after the attempt is committed."""
     if not record.state:
         return None
     frame = decode_frame(record.state)
@@ -117,22 +113,14 @@ def decode_session(record: SessionRecord) -> Session | None:
 
 
 def sent_before(record: SessionRecord | None) -> tuple[UploadDigest, ...]:
-    """Return the uploads that a store's record names: those of its newest attempts.
-
-    Raises:
-        ProtocolError: If the bytes are not valid.
-    """
+    """Return the uploads that a store's record names: those of its newest attempts."""
     if record is None or not record.state:
         return ()
     return decode_uploads(decode_frame(record.state).blobs.get(_SENT, b""))
 
 
 def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
-    """Return the session that a message continues.
-
-    Raises:
-        ProtocolError: If the client awaits another message.
-    """
+    """Return the session that a message continues; `ProtocolError` if it is not the awaited one."""
     session = None if known is None else decode_session(known)
     if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
         raise ProtocolError(f"message: {kind} is not what this client awaits")
@@ -192,11 +180,7 @@ class PersonalStates:
         return kept is not None and kept[:2] == kept_as
 
     def require_caught_up(self) -> None:
-        """Refuse to use a restored store before the client has caught up.
-
-        Raises:
-            ClientRestored: If the store came back from a backup and has not caught up.
-        """
+        """Refuse to use a restored store before the client has caught up (`ClientRestored`)."""
         since = self.store.restoring.pending_since()
         if since is not None:
             raise ClientRestored(

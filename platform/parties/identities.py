@@ -104,11 +104,7 @@ def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
 
 
 def enrolment_of(config: RunConfig, terms: SecureTerms | None) -> Enrolment | None:
-    """Return the enrolment of a run, None against a semi-honest server.
-
-    Raises:
-        ConfigError: If the file is missing or not a canonical enrolment.
-    """
+    """Return the enrolment of a run, None against a semi-honest server."""
     path = config.secure_aggregation.enrolment
     if path is None or terms is None or not terms.active:
         return None
@@ -121,11 +117,7 @@ def fingerprint_of(enrolment: Enrolment | None) -> str | None:
 
 
 def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
-    """Return the key of a client's machine, as OpenSSH writes it.
-
-    Raises:
-        ConfigError: If no node is bound to this name.
-    """
+    """Return the key of a client's machine, as OpenSSH writes it; `ConfigError` without one."""
     member = enrolment.members.get(name)
     if member is None or member.node is None:
         raise ConfigError(
@@ -135,11 +127,7 @@ def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
 
 
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:
-    """Write an enrolment, whole or not at all.
-
-    Raises:
-        ConfigError: If it cannot be written.
-    """
+    """Write an enrolment, whole or not at all."""
     try:
         write_bytes(path, enrolment.encode())
     except OSError as error:
@@ -152,12 +140,7 @@ def key_path(enrolment: Path, name: str) -> Path:
 
 
 def create_key(path: Path) -> Identity:
-    """Draw a new private key and write it.
-
-    Raises:
-        ConfigError: If the file exists, because keys are never overwritten, or if it cannot be
-            written.
-    """
+    """Draw a new private key and write it; keys are never overwritten (`ConfigError`)."""
     private = new_identity()
     try:
         make_folder(path.parent)
@@ -191,11 +174,7 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """Return a simulated client's credentials for rounds against an active adversary.
-
-    Raises:
-        ConfigError: If a file is missing, or the key is not the one that is enrolled.
-    """
+    """Return a simulated client's credentials for rounds against an active adversary."""
     known, identity = read_enrolment(enrolment), read_key(key_path(enrolment, name))
     require_enrolled(known, identity, name)
     return Credentials(identity, known, corrupt_rate)
@@ -204,11 +183,7 @@ def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Creden
 def require_enrolled(
     known: Enrolment, identity: Identity, name: str, *, key: str = RUN_KEY
 ) -> None:
-    """Refuse a key that is not the one that is enrolled under a name.
-
-    Raises:
-        ConfigError: If it is enrolled under another name, or not at all.
-    """
+    """Refuse a key that is not the one that is enrolled under a name."""
     if known.names.get(identity.public) != name:
         raise ConfigError(f"{key}: the key of {name} is not enrolled under that name")
 

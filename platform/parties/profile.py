@@ -107,11 +107,7 @@ def expectations_of(
 def require_invitation(
     expected: Expectations, protection: Protection, invitation: Invitation
 ) -> None:
-    """Check an invitation before the client uses it.
-
-    Raises:
-        ProtocolError: If the invitation does not fit this run.
-    """
+    """Refuse an invitation that does not fit this run, before the client uses it."""
     envelope, seat = invitation.envelope, invitation.secure
     _require_envelope(expected, envelope)
     alive = invitation.generations
@@ -145,11 +141,7 @@ def require_ahead(
 
 
 def require_assignment(expected: Expectations, assignment: Assignment) -> None:
-    """Check an assignment before the client uses it.
-
-    Raises:
-        ProtocolError: If the assignment does not fit this run.
-    """
+    """Refuse an assignment that does not fit this run, before the client uses it."""
     require_broadcast(expected, assignment.broadcast)
     if len(assignment.experts) > expected.experts:
         raise ProtocolError(f"message: at most {expected.experts} experts are handed out")
@@ -158,11 +150,7 @@ def require_assignment(expected: Expectations, assignment: Assignment) -> None:
 
 
 def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
-    """Check the arrays of a broadcast.
-
-    Raises:
-        ProtocolError: If they are not this run's.
-    """
+    """Refuse arrays of a broadcast that are not this run's."""
     if _looks(broadcast) != expected.broadcast:
         raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
     if expected.origin is not None and broadcast[ORIGIN].tobytes() != expected.origin:
@@ -173,11 +161,7 @@ def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
 
 
 def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
-    """Check that a message has the attempt after all rounds, at which clients personalise.
-
-    Raises:
-        ProtocolError: If it has another attempt.
-    """
+    """Refuse a message before the attempt after all rounds, at which clients personalise."""
     if (envelope.round_number, envelope.attempt) != (expected.rounds + 1, 0):
         raise ProtocolError("message: clients personalise once, after the last round")
     last = envelope.committed
@@ -186,11 +170,7 @@ def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
 
 
 def require_parting(expected: Expectations, parting: Parting) -> None:
-    """Check a parting before the client uses it.
-
-    Raises:
-        ProtocolError: If the parting does not fit this run.
-    """
+    """Refuse a parting that does not fit this run, before the client uses it."""
     require_last_round_over(expected, parting.envelope)
     require_broadcast(expected, parting.broadcast)
     fetched = parting.fetched

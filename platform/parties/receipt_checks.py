@@ -101,11 +101,7 @@ class Receipts:
         return enclose_answer(answer(inner), witnessed)
 
     def take(self, data: bytes) -> Witnessed:
-        """Check a receipt, keep it, and say how far the client has seen the log.
-
-        Raises:
-            ReceiptRefused: It does not hold; the client keeps only the reason.
-        """
+        """Check a receipt, keep it, and say how far the client has seen the log."""
         receipt = decode_receipt(data)
         try:
             return self._take(receipt, data)
@@ -152,11 +148,7 @@ class Receipts:
     def _seen(
         self, receipt: Receipt, key: NoteKey, head: Checkpoint, reached: Receipted | None
     ) -> SeenLog:
-        """Return the newest head seen of the receipt's log, after a check of the log's key.
-
-        Raises:
-            ReceiptRefused: The log is another log than before, or has another key.
-        """
+        """Return the newest head seen of the receipt's log; refuse another log or key."""
         is_known = self.trusted is not None
         if is_known and key != self.trusted:
             raise ReceiptRefused(f"the log is signed by {receipt.key}, not by the known key")
@@ -220,11 +212,7 @@ class Receipts:
         return {key: row for key, row in charged.items() if key[:2] > now}
 
     def _require_uploads(self, stated: Iterable[UploadDigest]) -> None:
-        """Compare the uploads that the coordinator received with those that the client sent.
-
-        Raises:
-            ReceiptRefused: The client sent other bytes in an attempt, or nothing at all.
-        """
+        """Refuse a receipt of other uploads than those that the client sent."""
         known = {u[:2]: u.digest for u in sent_before(self.store.sessions.newest(self.run_id))}
         for upload in stated:
             where = f"round {upload.round_number}, attempt {upload.attempt}"
@@ -248,11 +236,7 @@ def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> Not
 
 
 def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow], set[Key]]:
-    """Return the charges that a receipt proves, and the keys of aborted ones.
-
-    Raises:
-        ReceiptRefused: A leaf is not in the log, is no charge, or is of another run.
-    """
+    """Return the charges in a receipt, proved and of its run, and the keys of aborted ones."""
     run_id = receipt.envelope.run_id
     charged: dict[Key, LedgerRow] = {}
     aborted: set[Key] = set()
@@ -276,11 +260,7 @@ def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow
 
 
 def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
-    """Require that a receipt's log continues the log that was seen.
-
-    Raises:
-        ReceiptRefused: It does not.
-    """
+    """Refuse a receipt whose log does not continue the log that was seen."""
     if seen.size == EMPTY_LOG:
         return
     before, now = (seen.size, seen.root), (head.size, head.root)
@@ -296,12 +276,7 @@ _is_consistent: Final = lru_cache(maxsize=64)(is_consistent)
 
 @lru_cache(maxsize=64)
 def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
-    """Return the key that a receipt names, and the head of the log that it signed.
-
-    Raises:
-        Authentication: The checkpoint is not valid, or not signed by that key.
-        ValueError: The key is not valid.
-    """
+    """Return the key that a receipt names, and the head of the log that it signed."""
     key = NoteKey.decode(text)
     return key, read_note(checkpoint), open_checkpoint(checkpoint, [key])
 
@@ -383,11 +358,7 @@ _VALID: Final = "valid: a file that `receipts export` made"
 
 
 def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
-    """Return the receipts of a file.
-
-    Raises:
-        ConfigError: It cannot be read, or is no file of receipts.
-    """
+    """Return the receipts of a file, or `ConfigError`."""
     try:
         data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
         head, *lines = [json.loads(line) for line in data.splitlines()]

@@ -212,11 +212,7 @@ def personalise(
     round_number: int,
     remember: Remember,
 ) -> Arrays:
-    """Return personal arrays after the last release, or the old ones if a failure must not show.
-
-    Raises:
-        Exception: The failure, under mechanism `none`.
-    """
+    """Return personal arrays after the last release, or the old ones if a failure must not show."""
 
     def compute() -> Arrays:
         rng = batches_of(profile, round_number)
@@ -243,11 +239,7 @@ def train_or_stay(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return training whose result is not sent, with an update of zero where `work` gives zero.
-
-    Raises:
-        Exception: The failure, if failures may show.
-    """
+    """Return training whose result is not sent, with an update of zero where `work` gives zero."""
     hides = partial(_hides_in_round, profile, profile.protection.in_round(round_number))
     compute = partial(train, profile, make_trainer, view, round_number=round_number, noise=noise)
     spec = profile.method.shared_spec()
@@ -262,11 +254,7 @@ def forget(failure: str) -> None:
 def or_none(
     compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
 ) -> Result | None:
-    """Return a computation's result, None after a failure that must not show.
-
-    Raises:
-        Exception: The failure, if it may show.
-    """
+    """Return a computation's result, None after a failure that must not show."""
     try:
         return compute()
     # Every type of error: the sender of a broadcast could choose the type.

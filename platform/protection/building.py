@@ -73,11 +73,7 @@ LEAST_PLAIN_FACTOR = 1e-4
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
-    """Refuse settings that have no meaning with the method.
-
-    Raises:
-        ConfigError: With the first contradiction as one sentence.
-    """
+    """Refuse settings without a meaning with the method; `ConfigError` has the first one."""
     extras, spec = extras_of(config), method.shared_spec()
     if method.centralised and config.task.clients != 1:
         raise ConfigError(
@@ -186,11 +182,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
 
 
 def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
-    """Refuse a pool that could never serve an expert.
-
-    Raises:
-        ConfigError: With what is valid.
-    """
+    """Refuse a pool that could never serve an expert."""
     if policy.fixed:
         _require_fixed_pool(config, policy)
         return

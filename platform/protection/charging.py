@@ -201,11 +201,7 @@ def is_by_source(config: RunConfig) -> bool:
 def rows_that_count(
     uow: UnitOfWork, config: RunConfig, run_id: str, pseudonyms: Collection[str]
 ) -> list[LedgerRow]:
-    """Return the ledger rows of other runs that have spent from the lifetimes of a run's clients.
-
-    Raises:
-        RecordsDisagree: If a run's row does not name its data.
-    """
+    """Return the ledger rows of other runs that have spent from the lives of a run's clients."""
     if not is_by_source(config):
         return [row for row in uow.ledger.rows_of(pseudonyms) if row.run_id != run_id]
     source = Source.of(config.task.dataset, config.task.root)
@@ -246,11 +242,7 @@ def _source_of(run: RunRecord) -> Source:
 
 
 def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """Return the configuration in a run's row, as unchecked plain data.
-
-    Raises:
-        RecordsDisagree: If it is not a JSON object.
-    """
+    """Return the configuration in a run's row, as unchecked plain data, or `RecordsDisagree`."""
     try:
         tree = json.loads(run.config_json)
     except (ValueError, RecursionError):

@@ -86,11 +86,7 @@ class Grouping:
         return self.unclipped if norm is None else self.counts.bound(norm)
 
     def coordinates(self, norm: float | None, group: int | None) -> NDArray[np.float64]:
-        """Return the K coordinates of one client, b in its group's place.
-
-        Raises:
-            ProtocolError: If the client has no group.
-        """
+        """Return the K coordinates of one client, b in its group's place; refuse one without."""
         if group is None:
             raise ProtocolError(_NO_GROUP)
         told = np.zeros(self.number)
@@ -295,11 +291,7 @@ def _mean_of_survivors(summed: Summed, name: str) -> float | None:
 
 
 def around(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
-    """Return the same mechanism around another norm.
-
-    Raises:
-        ProtocolError: If nothing is clipped in this run.
-    """
+    """Return the same mechanism around another norm; `ProtocolError` if nothing is clipped."""
     if mechanism.clipping_norm is None:
         raise ProtocolError("message: nothing is clipped in this run")
     return with_clipping_norm(mechanism, clipping_norm)

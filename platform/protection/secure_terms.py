@@ -39,20 +39,12 @@ class SecureTerms:
 
 
 def smallest_real_sum(config: RunConfig) -> int:
-    """Return the fewest vectors of a sum that are not an audit's canaries.
-
-    Raises:
-        ConfigError: If no graph and threshold withstand what is asked for.
-    """
+    """Return the fewest vectors of a sum that are not an audit's canaries."""
     return secure_terms(config).smallest_sum - config.canaries
 
 
 def terms_of_others(config: RunConfig) -> SecureTerms:
-    """Return the terms of a run's sums for clients that are not an audit's canaries.
-
-    Raises:
-        ConfigError: If no graph and threshold withstand what is asked for.
-    """
+    """Return the terms of a run's sums for clients that are not an audit's canaries."""
     terms, canaries = terms_of_sums(config), config.canaries
     return dataclasses.replace(
         terms,
@@ -64,11 +56,7 @@ def terms_of_others(config: RunConfig) -> SecureTerms:
 
 
 def secure_terms(config: RunConfig) -> SecureTerms:
-    """Return the terms of a run whose sums are masked.
-
-    Raises:
-        ConfigError: If no graph and threshold withstand what is asked for.
-    """
+    """Return the terms of a run whose sums are masked; `ConfigError` if no graph withstands it."""
     terms = terms_of_sums(config)
     if terms.active and config.secure_aggregation.enrolment is None:
         raise ConfigError(

@@ -138,11 +138,7 @@ class SumProtection:
     def carry(
         self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> ProtectedUpload:
-        """Protect a vector with its extras, as levels of the grid.
-
-        Raises:
-            RunStopped: If nothing is clipped and a coordinate does not fit; names the tensor.
-        """
+        """Protect a vector with its extras, as levels of the grid; see `protect` for the error."""
         spec = self.layout.spec
         return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
 
@@ -254,11 +250,7 @@ def protect(
     state: NoiseState,
     spec: Spec,
 ) -> ProtectedUpload:
-    """Apply a mechanism, and name the tensor of a coordinate that does not fit.
-
-    Raises:
-        RunStopped: If a coordinate does not fit.
-    """
+    """Apply a mechanism; `RunStopped` names the tensor of a coordinate that does not fit."""
     try:
         return protect_upload(vector, mechanism, grid, noise, state=state)
     except UploadSaturated as error:
@@ -269,11 +261,7 @@ def protect(
 
 
 def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
-    """Return the secure aggregation's parameters as a message states them.
-
-    Raises:
-        ValueError: If no round can be run with them.
-    """
+    """Return the secure aggregation's parameters as a message states them, or `ValueError`."""
     enrolled = secure.enrolled
     identities = () if enrolled is None else enrolled.identities
     return RoundParameters(

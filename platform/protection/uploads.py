@@ -211,11 +211,7 @@ class Protection:
         return rounds if self.collects_at is None else rounds + 1
 
     def in_round(self, round_number: int) -> Protection:
-        """Return the protection of this round: the collection's in its round, else this one.
-
-        Raises:
-            ProtocolError: If the round would follow a collection after which nothing is sent.
-        """
+        """Return the protection of this round: the collection's in its round, else this one."""
         if self.collection is None or self.collects_at is None:
             return self
         if round_number == self.collects_at:
@@ -225,11 +221,7 @@ class Protection:
         return self
 
     def at(self, clipping_norm: float | None) -> Protection:
-        """Return the protection of a round with this clipping norm.
-
-        Raises:
-            ProtocolError: If a norm is given though it is fixed, is missing, or is not a length.
-        """
+        """Return the protection of a round with this clipping norm; refuse one out of place."""
         if (clipping_norm is None) != (self.extras.adaptive is None):
             raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
         if clipping_norm is None:

@@ -86,11 +86,7 @@ class Hub:
         self._numbers = secrets.randbits(NUMBER_BITS)
 
     def __enter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            ConfigError: If the hub cannot listen at this path.
-        """
+        """Listen."""
         sock = listening(self.path, FIELD)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)

@@ -68,11 +68,7 @@ class HubLink:
 
     @classmethod
     def to(cls, hub: Path, clients: Sequence[str]) -> Self:
-        """Connect, and tell the hub which clients' messages this relay carries.
-
-        Raises:
-            OSError: If no coordinator listens there.
-        """
+        """Connect, and tell the hub which clients' messages this relay carries."""
         link = cls(connect(hub))
         send(link.sock, encode_packet(Hello(tuple(clients))))
         return link
@@ -103,22 +99,13 @@ class HubLink:
         return found
 
     def answer(self, outcome: bytes) -> None:
-        """Hand over an outcome as it came from the client's process.
-
-        Raises:
-            OSError: If the connection failed; the hub then asks again.
-        """
+        """Hand over an outcome as it came; after an `OSError` the hub asks again."""
         with self._sending:
             send(self.sock, outcome)
 
 
 def status_of(hub: Path, seconds: float) -> Status:
-    """Ask a hub for the status of its clients.
-
-    Raises:
-        OSError: If no coordinator listens there, or it does not answer in that time.
-        ProtocolError: If its answer is not a status.
-    """
+    """Ask a hub for the status of its clients; `OSError` if there is no answer in that time."""
     with connect(hub, seconds) as sock:
         send(sock, encode_packet(Query()))
         packet = receive(sock)

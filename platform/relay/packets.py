@@ -116,11 +116,7 @@ Packet = Hello | Request | Outcome | Query | Status
 
 
 def encode_packet(packet: Packet) -> bytes:
-    """Serialise a packet.
-
-    Raises:
-        ProtocolError: If it is longer than `LARGEST_PACKET`.
-    """
+    """Serialise a packet; `ProtocolError` if it is longer than `LARGEST_PACKET`."""
     fields: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     match packet:
@@ -143,11 +139,7 @@ def encode_packet(packet: Packet) -> bytes:
 
 
 def decode_packet(data: bytes) -> Packet:
-    """Read a packet.
-
-    Raises:
-        ProtocolError: If the bytes are not a packet.
-    """
+    """Read a packet, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.arrays or frame.kind not in KINDS:
         raise ProtocolError("packet: the bytes are not a packet")
@@ -158,11 +150,7 @@ def decode_packet(data: bytes) -> Packet:
 
 
 def decode_request(data: bytes) -> Request:
-    """Read a request.
-
-    Raises:
-        ProtocolError: If the bytes are not a request.
-    """
+    """Read a request, or `ProtocolError`."""
     packet = decode_packet(data)
     if not isinstance(packet, Request):
         raise ProtocolError("packet: a request was expected")
@@ -170,11 +158,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_outcome(data: bytes) -> Outcome:
-    """Read an outcome.
-
-    Raises:
-        ProtocolError: If the bytes are not an outcome.
-    """
+    """Read an outcome, or `ProtocolError`."""
     packet = decode_packet(data)
     if not isinstance(packet, Outcome):
         raise ProtocolError("packet: an outcome was expected")
@@ -220,11 +204,7 @@ def _text(value: object, longest: int = 256) -> str:
 
 
 def send(sock: socket.socket, data: bytes) -> None:
-    """Send a packet.
-
-    Raises:
-        OSError: If the other side is gone.
-    """
+    """Send a packet; `OSError` if the other side is gone."""
     sock.sendall(LENGTH.pack(len(data)))
     sock.sendall(data)
 
@@ -255,11 +235,7 @@ def receive(sock: socket.socket) -> bytes | None:
 
 
 def require_length(length: int) -> None:
-    """Refuse a packet that is longer than `LARGEST_PACKET`.
-
-    Raises:
-        ProtocolError: If it is longer.
-    """
+    """Refuse a packet that is longer than `LARGEST_PACKET`."""
     if length > LARGEST_PACKET:
         raise ProtocolError(f"packet: {length} bytes are announced; valid: up to {LARGEST_PACKET}")
 
@@ -278,11 +254,7 @@ def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> byte
 
 
 def connect(path: Path, seconds: float | None = None) -> socket.socket:
-    """Return a connection whose reads time out after this many seconds.
-
-    Raises:
-        OSError: If no process listens there.
-    """
+    """Return a connection whose reads time out after this many seconds, or `OSError`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)

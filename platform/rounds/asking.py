@@ -306,11 +306,7 @@ def call_roll(
 
 
 def require_distinct(run_id: str, pseudonyms: Mapping[ClientId, str]) -> None:
-    """Refuse two clients with one pseudonym.
-
-    Raises:
-        RunStopped: If there are two; one of them would be charged for both.
-    """
+    """Refuse two clients with one pseudonym: one of them would be charged for both."""
     most = Counter(pseudonyms.values()).most_common(1)
     if most and most[0][1] > 1:
         raise RunStopped(f"run {run_id}: two clients have the pseudonym {most[0][0]}")

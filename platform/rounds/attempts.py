@@ -77,11 +77,7 @@ class Spending:
     _ends: Mapping[str, AuditHead] = field(default_factory=dict, init=False, repr=False)
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan) -> None:
-        """Price an attempt, then write its spend to the ledger, before anything leaves a client.
-
-        Raises:
-            BudgetExhausted: If the round would pass the target; nothing is written.
-        """
+        """Price an attempt, and refuse it or write its spend, before anything leaves a client."""
         run = self.run
         planned = self._releases(plan)
         if not planned:
@@ -227,11 +223,7 @@ def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
 
 
 def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
-    """Refuse a round that could have no result even if all present clients took part.
-
-    Raises:
-        TooFewLeft: If fewer clients are there.
-    """
+    """Refuse a round that could have no result even if all present clients took part."""
     there, of_all = len(roll.present), len(roll.clients)
     if there < of_all and there < minimum:
         raise TooFewLeft(

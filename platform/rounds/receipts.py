@@ -137,11 +137,7 @@ class Courier:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message, some with a receipt, and return the clients' answers.
-
-        Raises:
-            CoordinatorBehind: A client has seen more of the log than there is.
-        """
+        """Send each client its message, some with a receipt, and return the clients' answers."""
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
         if stage == "train":
@@ -311,11 +307,7 @@ class Courier:
 
 
 def witnessed_sizes(database: Path) -> dict[str, int]:
-    """Return the newest size of a log that each client has cosigned, by pseudonym.
-
-    Raises:
-        Authentication: A line of the kept heads is not valid.
-    """
+    """Return the newest size of a log that each client has cosigned, by pseudonym."""
     sizes: dict[str, int] = {}
     for _, note in kept_notes(database):
         if not is_change(note):

@@ -69,11 +69,7 @@ def encode_state(state: Arrays, noise_state: NoiseState) -> bytes:
 
 
 def decode_state(data: bytes) -> tuple[Arrays, NoiseState]:
-    """Read the bytes of `encode_state`; methods and clients see the first part only.
-
-    Raises:
-        ProtocolError: If the bytes are something else.
-    """
+    """Read the bytes of `encode_state`; methods and clients see the first part only."""
     frame = decode_frame(data)
     if frame.kind != "arrays" or frame.fields or not frame.blobs.keys() <= {_NOISE}:
         raise ProtocolError("message: this is no server state")

@@ -158,11 +158,7 @@ def encode_stage(result: StageResult) -> bytes:
 
 
 def decode_stage(data: bytes) -> StageResult:
-    """Read the bytes of `encode_stage`.
-
-    Raises:
-        ProtocolError: If the bytes are something else.
-    """
+    """Read the bytes of `encode_stage`, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != "stage":
         raise ProtocolError("message: the stored stage is not valid")
@@ -183,11 +179,7 @@ def encode_keys(keys: Mapping[ClientId, bytes]) -> bytes:
 
 
 def decode_keys(data: bytes) -> dict[ClientId, bytes]:
-    """Read the bytes of `encode_keys`.
-
-    Raises:
-        ProtocolError: If the bytes are something else.
-    """
+    """Read the bytes of `encode_keys`, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != "keys":
         raise ProtocolError("message: the stored keys are not valid")
@@ -202,11 +194,7 @@ def encode_noised(noised: NoisedSum) -> bytes:
 
 
 def decode_noised(data: bytes) -> NoisedSum:
-    """Read the bytes of `encode_noised`.
-
-    Raises:
-        ProtocolError: If the bytes are something else.
-    """
+    """Read the bytes of `encode_noised`, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != "noised":
         raise ProtocolError("message: the stored sum is not valid")
@@ -360,11 +348,7 @@ class MaskedSum:
 
 
 def seat_of(plan: RoundPlan, index: int) -> SecureRound:
-    """Return the part of an invitation that tells the client of this index of the secure sum.
-
-    Raises:
-        ValueError: If the attempt has no secure sum.
-    """
+    """Return the part of an invitation that tells the client of this index of the secure sum."""
     layout, grid = plan.protection.layout, plan.protection.sums.grid()
     clients = len(plan.cohort)
     if plan.secure is None:

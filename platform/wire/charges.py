@@ -71,11 +71,7 @@ def encode_charges(charges: Charges) -> bytes:
 
 
 def decode_charges(data: bytes) -> Charges:
-    """Return the charges in a document; `catch_up` checks their rows.
-
-    Raises:
-        ConfigError: If the document is not valid.
-    """
+    """Return the charges in a document, or `ConfigError`; `catch_up` checks their rows."""
     try:
         if len(data) > MOST_BYTES:
             raise ValueError("it is too long")

@@ -110,11 +110,7 @@ def _header(kind: str, fields: dict[str, Any], entries: list[_Entry]) -> bytes:
 
 
 def decode_frame(data: bytes) -> Frame:
-    """Read a frame.
-
-    Raises:
-        ProtocolError: If the bytes are not exactly one frame of this version.
-    """
+    """Read bytes that are exactly one frame of this version, or `ProtocolError`."""
     text = header_of(data)
     try:
         is_short = len(text) <= SHORT
@@ -127,11 +123,7 @@ def decode_frame(data: bytes) -> Frame:
 
 
 def header_of(data: bytes) -> bytes:
-    """Return the text of a frame's header, unread.
-
-    Raises:
-        ProtocolError: If the bytes do not begin like a frame of this version.
-    """
+    """Return the text of a frame's header, unread; `ProtocolError` for another beginning."""
     try:
         magic, version, length = PREFIX.unpack_from(data)
     except struct.error as error:
@@ -182,20 +174,12 @@ def _known_places(text: bytes) -> tuple[Sequence[_Place], int]:
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return named arrays as bytes, for storage.
-
-    Raises:
-        ProtocolError: If an array has a dtype that messages do not carry, or is not finite.
-    """
+    """Return named arrays as bytes, for storage; refuse what messages do not carry."""
     return encode_frame(Frame("arrays", {}, arrays, {}))
 
 
 def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Read the bytes of `encode_arrays`.
-
-    Raises:
-        ProtocolError: If the bytes are not exactly that.
-    """
+    """Read the bytes of `encode_arrays`, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != "arrays" or frame.blobs or frame.fields:
         raise ProtocolError("message: these are not named arrays")
@@ -327,21 +311,13 @@ class Envelope:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message; this reads only the header.
-
-    Raises:
-        ProtocolError: If the header does not parse.
-    """
+    """Return kind and envelope of any message, or `ProtocolError`; this reads only the header."""
     header = header_of(data)
     return _known(header) if len(header) <= SHORT else _peeked(header)
 
 
 def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
-    """Return frame and envelope of a message of one kind.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Return frame and envelope of a message of one kind, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != kind:
         raise ProtocolError(f"message: {kind} was expected, not {frame.kind!r}")
@@ -359,11 +335,7 @@ def envelope_fields(envelope: Envelope) -> dict[str, Any]:
 
 
 def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:
-    """Return numbers from a frame's field.
-
-    Raises:
-        ProtocolError: If it is not a list of `count` numbers from 0.
-    """
+    """Return a list of `count` numbers from 0 in a frame's field, or `ProtocolError`."""
     if not isinstance(values, list) or (count is not None and len(values) != count):
         raise ProtocolError("message: a list of numbers is not valid")
     if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
@@ -372,11 +344,7 @@ def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[in
 
 
 def blob(frame: Frame, name: str) -> bytes:
-    """Return a byte string of a frame.
-
-    Raises:
-        ProtocolError: If it is missing.
-    """
+    """Return a byte string of a frame, or `ProtocolError`."""
     if name not in frame.blobs:
         raise ProtocolError(f"message: {name} is missing")
     return frame.blobs[name]

@@ -39,11 +39,7 @@ def vector_length(spec: Spec) -> int:
 
 
 def require_spec(arrays: Arrays, spec: Spec) -> None:
-    """Check names and shapes.
-
-    Raises:
-        UpdateSpecMismatch: If a tensor differs; it names the first one.
-    """
+    """Check names and shapes; `UpdateSpecMismatch` names the first tensor that differs."""
     if set(arrays) != set(spec):
         raise UpdateSpecMismatch(
             f"update: its tensors are {sorted(arrays)}; the method announced {sorted(spec)}"
@@ -57,11 +53,7 @@ def require_spec(arrays: Arrays, spec: Spec) -> None:
 
 
 def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
-    """Return all tensors as one float64 vector.
-
-    Raises:
-        UpdateSpecMismatch: If the tensors are not those announced.
-    """
+    """Return all tensors, those announced, as one float64 vector."""
     require_spec(arrays, spec)
     return flat(arrays, spec)
 
@@ -155,11 +147,7 @@ class UploadLayout:
         return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
 
     def require_weight(self, weight: int) -> None:
-        """Refuse a weight that is too large for this run's sums.
-
-        Raises:
-            ProtocolError: If weights apply and this one is not from 1 to the run's largest.
-        """
+        """Refuse a weight that is not from 1 to this run's largest, if weights apply."""
         if self.weighted and not 1 <= weight <= self.largest_weight:
             raise ProtocolError(
                 f"weight: a client's number of examples must be 1 to {self.largest_weight}, the "
@@ -167,11 +155,7 @@ class UploadLayout:
             )
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
-        """Return the ring vector of one client: weighted levels and the weight.
-
-        Raises:
-            ProtocolError: If the weight is not from 1 to the run's largest.
-        """
+        """Return the ring vector of one client: weighted levels and the weight, checked."""
         if not self.weighted:
             return levels
         self.require_weight(weight)
@@ -179,11 +163,7 @@ class UploadLayout:
         return np.append(levels * factors, np.uint64(weight))
 
     def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
-        """Return the result of a secure sum over this many clients.
-
-        Raises:
-            ProtocolViolation: If clients of this run cannot have such weights together.
-        """
+        """Return the result of a secure sum over this many clients; refuse impossible weights."""
         levels = total[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
@@ -209,11 +189,7 @@ class UploadLayout:
         return Totals(sums, len(vectors), sum(used))
 
     def average(self, totals: Totals) -> Summed:
-        """Divide a sum as each tensor's weighting requires.
-
-        Raises:
-            ProtocolError: If nothing was summed.
-        """
+        """Divide a sum, of at least one vector, as each tensor's weighting requires."""
         clients, weight = totals.clients, totals.weight
         if weight < 1 or clients < 1:
             raise ProtocolError("weight: the clients' total is not valid; it must be at least 1")
@@ -277,21 +253,13 @@ def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
 
 
 def require_storable(vector: NDArray[np.float64]) -> None:
-    """Check that coordinates, and sums of them, stay finite as float32, the type of states.
-
-    Raises:
-        ProtocolError: If a coordinate does not.
-    """
+    """Refuse coordinates whose sums could not be finite as float32, the type of states."""
     if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
         raise ProtocolError("message: a coordinate is too large for its type")
 
 
 def require_same(update: Arrays, difference: Arrays) -> None:
-    """Check that an entry is the shared update itself, so that one noise may serve both.
-
-    Raises:
-        RunStopped: If it is another array.
-    """
+    """Check that an entry is the shared update itself, so that one noise may serve both."""
     alike = set(update) == set(difference) and all(
         np.array_equal(update[name], difference[name]) for name in update
     )

@@ -136,11 +136,7 @@ def secure_blobs(secure: SecureRound) -> dict[str, bytes]:
 
 
 def read_secure(frame: Frame, numbers: Any) -> SecureRound:
-    """Read a place from an invitation.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a place from an invitation, or `ProtocolError`."""
     index, clients, threshold, length, bits, corrupt, smallest, degree, serial = integers(
         numbers, 9
     )
@@ -321,11 +317,7 @@ def decode_relay(data: bytes) -> Relay:
 
 
 def encode_assignment(message: Assignment) -> bytes:
-    """Serialise an assignment.
-
-    Raises:
-        ProtocolError: If it has more experts than a message carries.
-    """
+    """Serialise an assignment; refuse more experts than a message carries."""
     if len(message.experts) > MAX_EXPERTS:
         raise ProtocolError(f"message: it carries at most {MAX_EXPERTS} experts")
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}

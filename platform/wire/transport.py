@@ -51,11 +51,7 @@ Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 
 
 def answer(handler: Handler, message: bytes) -> bytes | Dropout:
-    """Return a client's answer or its dropout; every transport delivers by this function.
-
-    Raises:
-        CoordinatorBehind: If the client knows of a newer commit than the message.
-    """
+    """Return a client's answer or its dropout, for every transport; raise `CoordinatorBehind`."""
     try:
         return handler(message)
     except CoordinatorBehind:

@@ -151,11 +151,7 @@ def _superlink(options: argparse.Namespace) -> int:
 
 
 def _is_secured(options: argparse.Namespace, *names: str) -> bool:
-    """Return whether the connection uses TLS; only --insecure turns TLS off.
-
-    Raises:
-        ConfigError: If a file for TLS is missing, or is given beside --insecure.
-    """
+    """Return whether the connection uses TLS; only --insecure turns TLS off."""
     words = ", ".join(f"--{name.replace('_', '-')}" for name in names)
     given = [name for name in names if getattr(options, name) is not None]
     if given and options.insecure:

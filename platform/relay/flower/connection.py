@@ -41,11 +41,7 @@ SECRET_BYTES: Final = 32
 
 
 def create_key(path: Path) -> str:
-    """Make a node's key in a new file that only its owner can read; return the public key's line.
-
-    Raises:
-        ConfigError: If the file exists, or the function cannot write it.
-    """
+    """Make a node's key in a new file that only its owner can read; return its public line."""
     key = ec.generate_private_key(ec.SECP384R1())
     text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     try:
@@ -59,11 +55,7 @@ def create_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a node's private key.
-
-    Raises:
-        ConfigError: If the file holds no such key, or others may read it.
-    """
+    """Read a node's private key, which no one else may read, or `ConfigError`."""
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError(f"{path}: others may read it; valid: permissions 600")
@@ -76,13 +68,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def request_certificate(path: Path, name: str) -> str:
-    """Return a certificate request for a node's own key; the owner of the root signs the request.
-
-    The private key in the file is not in the request.
-
-    Raises:
-        ConfigError: If there is no such key.
-    """
+    """Return a request, without the key, that the root's owner signs for a node's certificate."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(read_key(path), SHA256()).public_bytes(Encoding.PEM).decode("ascii")
@@ -160,20 +146,12 @@ class Place:
 
 
 def node_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return SuperLink's place for a client's node, whose certificate is for its node key.
-
-    Raises:
-        ConfigError: As for `Place.secured`, or if there is no such key.
-    """
+    """Return SuperLink's place for a client's node, whose certificate is for its node key."""
     return Place.secured(address, root, certificate, read_key(key))
 
 
 def server_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return SuperLink's place for its operator, who uses the server's own certificate.
-
-    Raises:
-        ConfigError: As for `Place.secured`, or if there is no such key.
-    """
+    """Return SuperLink's place for its operator, who uses the server's own certificate."""
     try:
         private = load_pem_private_key(key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
@@ -196,11 +174,7 @@ def asked(node: int, packet: bytes, seconds: float) -> tuple[Any, bytes]:
 
 
 def read(message: Any) -> tuple[bytes, bytes, float]:
-    """Return a message's packet, secret and seconds.
-
-    Raises:
-        ProtocolError: If the message holds anything else.
-    """
+    """Return a message's packet, secret and seconds; `ProtocolError` for any other message."""
     record = message.content[RECORD] if message.has_content() and RECORD in message.content else {}
     packet, secret, seconds = (record.get(key) for key in ("packet", "secret", "seconds"))
     if not isinstance(packet, bytes) or not isinstance(secret, bytes):

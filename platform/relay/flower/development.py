@@ -142,11 +142,7 @@ class Running:
         process.wait()
 
     def wait(self, name: str, line: str) -> None:
-        """Wait until a process has printed a line.
-
-        Raises:
-            ConfigError: If the process has ended, or does not print the line in time.
-        """
+        """Wait until a process has printed a line; `ConfigError` if it does not in time."""
         log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
         while line not in log.read_text("utf-8", errors="replace").splitlines():
             if self.processes[name].poll() is not None or time.monotonic() > end:
@@ -197,11 +193,7 @@ def flower_on_localhost(
 
 
 def node_key(folder: Path, name: str, python: Path, root: DevelopmentRoot) -> str:
-    """Make a node's key and sign its certificate, as a person would; return the public key.
-
-    Raises:
-        ConfigError: If Flower's environment cannot make a key.
-    """
+    """Make a node's key and sign its certificate, as a person would; return the public key."""
     key = str(folder / f"{name}.key")
     public = _said(folder, python, "key", key)
     request = _said(folder, python, "request", key, name)

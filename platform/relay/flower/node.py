@@ -43,11 +43,7 @@ class Node:
     tell: Callable[[str], None]
 
     def until(self, ended: threading.Event) -> None:
-        """Carry messages until `ended` is set; connect again whenever SuperLink restarts.
-
-        Raises:
-            ConfigError: If there is no such key.
-        """
+        """Carry messages until `ended` is set; connect again whenever SuperLink restarts."""
         key = read_key(self.key)
         while not ended.is_set():
             try:

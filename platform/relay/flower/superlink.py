@@ -154,11 +154,7 @@ class SuperLink:
         return found
 
     def looked(self) -> dict[str, str]:
-        """Send the task's heartbeat; return the last activation time of each online client's node.
-
-        Raises:
-            ProtocolError: If SuperLink has given up the task.
-        """
+        """Send the task's heartbeat, or `ProtocolError`; return online nodes' last activity."""
         from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
 
         if not self._runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:

@@ -67,11 +67,7 @@ def nvflare_poc(
 
 
 def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path:
-    """Make certificates, keys and start-up kits for a project here; return the kits' folder.
-
-    Raises:
-        ConfigError: If FLARE is not installed, or refuses a name.
-    """
+    """Make certificates, keys and start-up kits for a project here; return the kits' folder."""
     folder.mkdir(mode=0o700, parents=True)
     ports = free_ports(2)
     people: list[dict[str, Any]] = [

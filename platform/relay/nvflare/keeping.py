@@ -106,11 +106,7 @@ class Keeper:
     _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
-        """Keep the job running until `ended` is set, then end the job.
-
-        Raises:
-            ConfigError: If `kit` is not an admin's start-up kit.
-        """
+        """Keep the job running until `ended` is set, then end the job."""
         path = self.kit / "startup" / "fed_admin.json"
         try:
             name = str(json.loads(path.read_text("utf-8"))["admin"]["username"])

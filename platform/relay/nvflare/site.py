@@ -51,24 +51,12 @@ _HEAD: Final = 2
 
 
 def socket_of(local: Path) -> Path:
-    """Return the socket that a site's own file names.
-
-    The file is in the folder `local` of the site's kit.
-
-    Raises:
-        ConfigError: If the file is missing or holds anything else.
-    """
+    """Return the socket that a site's own file names, in the folder `local` of its kit."""
     return _paths(local / FILE, ("socket",))["socket"]
 
 
 def server_paths_of(local: Path) -> tuple[Path, Path]:
-    """Return the hub and the enrolment that the server's own file names.
-
-    The file is in the folder `local` of the server's kit.
-
-    Raises:
-        ConfigError: If the file is missing or holds anything else.
-    """
+    """Return the hub and the enrolment that the server's own file names, in `local` of its kit."""
     paths = _paths(local / FILE, ("enrolment", "socket"))
     return paths["socket"], paths["enrolment"]
 
@@ -146,13 +134,7 @@ def _write(path: Path, tree: dict[str, Any]) -> None:
 
 
 def node_of(startup: Path) -> str:
-    """Return a site's public key in the OpenSSH format.
-
-    The certificate is in the folder `startup` of the site's kit.
-
-    Raises:
-        ConfigError: If the folder holds no certificate of an RSA key.
-    """
+    """Return a site's public key, as OpenSSH writes it, from its kit's folder `startup`."""
     path = startup / CERTIFICATE
     try:
         key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
@@ -164,11 +146,7 @@ def node_of(startup: Path) -> str:
 
 
 def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
-    """Return the site's signature of request and outcome, followed by the outcome.
-
-    Raises:
-        ConfigError: If the kit has no private key.
-    """
+    """Return the site's signature of request and outcome, followed by the outcome."""
     path = startup / PRIVATE_KEY
     try:
         key = _private_key(path.read_bytes())
@@ -181,11 +159,7 @@ def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
 
 
 def verified(node: str, request: bytes, answer: object) -> bytes:
-    """Return the outcome in an answer, if this node signed it for this request.
-
-    Raises:
-        ProtocolError: If this node did not sign it.
-    """
+    """Return the outcome in an answer; `ProtocolError` if this node did not sign both."""
     try:
         key = _public_key(node)
         if isinstance(answer, bytes) and isinstance(key, rsa.RSAPublicKey):
