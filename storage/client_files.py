@@ -106,13 +106,7 @@ class ClientFile:
     """An open file; no connection outlives a call or a block, so it needs no `close`."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
-        """Find the file and check it.
-
-        Raises:
-            NotFound: There is no file.
-            SchemaMismatch: The file is not a store, or of an unknown version.
-            DatabaseDamaged: Names the first thing that is wrong.
-        """
+        """Find the file and check it; see `open_client_store` for the errors."""
         self._file = OpenFile.at(path)
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
@@ -211,11 +205,7 @@ class ClientFile:
             self._statements().run("VACUUM")
 
     def verify_structure(self) -> None:
-        """Check all pages, all indices, and the schema; see `__init__` for the errors.
-
-        Raises:
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-        """
+        """Check all pages, all indices, and the schema; see `__init__` for the errors."""
         self._file.require_same()
         with self.transaction(read_only=True) as rows:
             version = version_of(rows.statements)

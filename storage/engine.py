@@ -90,11 +90,7 @@ def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> 
 
 
 def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
-    """Return a connection of its own to a file, set up as those of `make_engine`.
-
-    Raises:
-        sqlite3.Error: If it cannot be opened.
-    """
+    """Return a connection of its own to a file, set up as those of `make_engine`."""
     connection = (
         _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
     )
@@ -219,11 +215,8 @@ def retried(
 ) -> Found:
     """Do some work again while other processes hinder it, and return its result.
 
-    The work is done at least `tries` times, and again until `patience` seconds have passed. `after`
-    are the errors after which it is done again.
-
-    Raises:
-        StorageError: The last of these errors.
+    The work is done at least `tries` times, and again until `patience` seconds have passed; then
+    the last error is raised. `after` are the errors after which it is done again.
     """
     deadline, done = time.monotonic() + patience, 0
     while True:
@@ -274,14 +267,9 @@ def checkpoint(
     """Move the write-ahead log into the database file and truncate it to nothing.
 
     `PRAGMA wal_checkpoint` does not fail when a reader is in its way: it answers with a busy flag.
-    So this reads the flag, and repeats the checkpoint until the flag is clear.
-
-    It goes on trying for `patience` seconds. `clock` tells monotonic seconds, and `sleep` waits for
-    some.
-
-    Raises:
-        CheckpointError: A reader is still in the way after `patience`, or the disk is full; the
-            commit stands.
+    So this reads the flag, and repeats the checkpoint until the flag is clear, for `patience`
+    seconds. `clock` tells monotonic seconds, and `sleep` waits for some. After a `CheckpointError`
+    the commit stands.
     """
     deadline = clock() + patience
     while _is_checkpoint_busy(engine):

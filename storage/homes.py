@@ -32,11 +32,7 @@ def shown(url: str) -> str:
 
 
 def file_of(url: str) -> Path:
-    """Return the file that a URL names, existing or not.
-
-    Raises:
-        InvalidRecordError: The URL names no SQLite file.
-    """
+    """Return the file that a URL names, existing or not; `InvalidRecordError` for another URL."""
     name = url.removeprefix(PREFIX)
     if name in (url, "", ":memory:") or "?" in name:
         raise InvalidRecordError(
@@ -62,12 +58,7 @@ class Home:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Yield while a transaction may be held.
-
-        Raises:
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-            DatabaseBusy: It was opened read-only, and another process wrote to it meanwhile.
-        """
+        """Yield while a transaction may be held; the file must be the one that was opened."""
         self.require_same()
         with read_while_quiet(self.path) if self._read_only else nullcontext():
             yield
@@ -86,13 +77,7 @@ class Home:
 
 
 def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
-    """Open a file; make or upgrade it where needed.
-
-    Raises:
-        NotFound: It is read-only, and there is no file.
-        SchemaMismatch: It is something else, or of an unknown version.
-        StorageError: It cannot be opened.
-    """
+    """Open a file; make or upgrade it where needed; see `open_database` for the errors."""
     if not read_only:
         create_whole(path, _build)
     require_contents(path)
@@ -113,11 +98,7 @@ def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
 
 
 def version_at(path: Path) -> str:
-    """Return the version of a file's schema; see `open_home` for the errors.
-
-    Raises:
-        DatabaseBusy: Other processes wrote to it all the time.
-    """
+    """Return the version of a file's schema; `DatabaseBusy` if it is written to all the time."""
     require_contents(path)
 
     def read() -> str:

@@ -70,10 +70,6 @@ def charge_data(row: LedgerRow) -> bytes:
     """Return the contents of a charge's leaf: all facts of a ledger row except its status.
 
     A clipping norm without a bound is the text `infinity`, for which JSON has no number.
-
-    Raises:
-        ValueError: A number is not finite.
-        TypeError: A fact is of a type that JSON lacks.
     """
     facts = _CHARGED_OF(row)
     if row.clipping_norm == math.inf:

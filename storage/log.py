@@ -82,11 +82,7 @@ class LogRepository:
         return tree_size(self._statements)
 
     def tree(self, size: int | None = None) -> MerkleTree:
-        """Return the tree of the first `size` leaves, of all by default.
-
-        Raises:
-            NotFound: There are fewer leaves.
-        """
+        """Return the tree of the first `size` leaves, all by default; `NotFound` if fewer."""
         known = self.size()
         if size is not None and not 0 <= size <= known:
             raise NotFound(f"the log has {known} leaves, not {size}")

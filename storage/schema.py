@@ -67,11 +67,7 @@ class SchemaVersion(NamedTuple):
 
 
 def require_version(where: object, said: str, known: Collection[str]) -> None:
-    """Require a schema version of `known`, newest or not; `where` is the file, for the message.
-
-    Raises:
-        SchemaMismatch: `said` is newer than all of them, or not one of them.
-    """
+    """Refuse a schema version that is not `known`; `where` is the file, for the message."""
     if said in known:
         return
     versions = sorted(filter(None, map(SchemaVersion.parse, known)))
@@ -116,11 +112,7 @@ def read_schema(statements: Statements) -> Schema:
 
 
 def require_sound(statements: Statements, expected: Schema) -> None:
-    """Require pages and indices that fit together, and the expected schema; reads all pages.
-
-    Raises:
-        DatabaseDamaged: Names the file and the first thing that is wrong.
-    """
+    """Require sound pages, indices and schema; `DatabaseDamaged` has the first fault."""
     for reason in chain(_differences(read_schema(statements), expected), _reasons(statements)):
         raise DatabaseDamaged(f"database {statements.where} is damaged: {reason}")
 
@@ -153,11 +145,7 @@ def create(engine: Engine) -> None:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a file to the newest schema; does nothing if the file has it.
-
-    Raises:
-        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
-    """
+    """Bring a file to the newest schema; `SchemaMismatch` if it has one that we do not know."""
     script = _script()
     if version_of(engine) == newest_version():
         return
@@ -217,11 +205,7 @@ def _script() -> ScriptDirectory:
 
 
 def current_revision(connection: Connection, script: ScriptDirectory) -> str | None:
-    """Return the revision of an open database, or None for an empty one.
-
-    Raises:
-        SchemaMismatch: There are tables, but no revision that we know.
-    """
+    """Return the revision of an open database, or None for an empty one."""
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
         if set(inspect(connection).get_table_names()) - {"alembic_version"}:

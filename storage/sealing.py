@@ -283,11 +283,7 @@ class Rows:
         return tuple(value for (value,) in self.statements.run(text, values))
 
     def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
-        """Change columns outside the key in the rows that meet all conditions; return how many.
-
-        Raises:
-            DatabaseDamaged: A row did not fit its digest before; then no row is changed.
-        """
+        """Change columns outside the key in rows that meet all conditions, if all fit; count."""
         rows = self.read(table, where)
         self.reseal(table, rows, **changes)
         return len(rows)

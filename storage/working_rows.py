@@ -97,11 +97,7 @@ class WorkingRows(Rows):
             self._undo = None
 
     def flush(self) -> None:
-        """Write all waiting changes, and forget all known rows.
-
-        Raises:
-            StorageError: The driver's error in our words; then nothing may be committed.
-        """
+        """Write all waiting changes, and forget all known rows; commit nothing after an error."""
         if self._undo is not None:
             raise RuntimeError("flush was called while writes may still have to be undone")
         parts, self._parts, self._bytes = self._parts, {}, 0
@@ -109,11 +105,7 @@ class WorkingRows(Rows):
             self._write(shape_of(table), of_owners.values())
 
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
-        """Add rows with their digests.
-
-        Raises:
-            AlreadyExistsError: A row exists already; the rows before it were added.
-        """
+        """Add rows with their digests; the rows before one that exists were added."""
         shape = shape_of(table)
         for row in rows:
             sealed = shape.made(*shape.sealed(row))

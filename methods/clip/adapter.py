@@ -62,11 +62,9 @@ def _settings(module: nn.Module) -> dict[str, Setting]:
 def require_known(name: str, pretrained: str | None) -> None:
     """Refuse a built-in model or weights that open_clip does not have, before anything is loaded.
 
-    `pretrained` is one of its tags, or the path of a local checkpoint.
-
-    Raises:
-        BackboneError: If either is unknown, or the weights were trained with another activation
-            than the model's, which makes all results wrong while open_clip only warns.
+    `pretrained` is one of its tags, or the path of a local checkpoint. Weights trained with another
+    activation than the model's are refused too: all results would be wrong, and open_clip only
+    warns.
     """
     if name not in open_clip.list_models():
         raise BackboneError(

@@ -142,10 +142,8 @@ class InGroups(OverMethod):
     def best_for(self, view: ClientView, data: Examples) -> int:
         """Return the expert with the lowest cross-entropy on these examples, ties to the lowest.
 
-        Personal parts are left out: a client trained them beside one expert, and they favour it.
-
-        Raises:
-            MethodError: If a broadcast number is not finite.
+        Personal parts are left out: a client trained them beside one expert, and they favour it. A
+        broadcast that is not finite is refused.
         """
         sent = view.broadcast
         if not all(np.isfinite(a).all() for a in sent.values() if a.dtype.kind == "f"):

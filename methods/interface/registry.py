@@ -274,12 +274,10 @@ class Registry:
         return cast("type[Any]", self._module(name).Config)
 
     def build(self, name: str, config: object, task: Task) -> Method:
-        """Build a method from its validated options.
+        """Build a method from its validated options; the method may refuse these or the task.
 
-        Raises:
-            UnknownMethod: If no method has this name.
-            BrokenMethod: If its module cannot be used, or builds something that is not a method.
-            MethodError: If the method refuses the options or the task.
+        `UnknownMethod` says that there is no such name, `BrokenMethod` that its module cannot be
+        used.
         """
         method = self._module(name).build(config, task)
         source = self._source(name)
@@ -313,14 +311,7 @@ class Registry:
         return None if say is None else cast("PoolPolicy", say(config, clients))
 
     def reading(self, name: str) -> str | None:
-        """Return why a method is its implementer's reading of a paper; None if it is not.
-
-        A module says so as `READING`: what the paper leaves open and the method's numbers depend
-        on.
-
-        Raises:
-            BrokenMethod: If `READING` is not text.
-        """
+        """Return what the paper leaves open and the numbers depend on (`READING`), or None."""
         reading = getattr(self._module(name), "READING", None)
         if reading is not None and not isinstance(reading, str):
             raise BrokenMethod(

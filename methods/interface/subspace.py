@@ -234,10 +234,8 @@ class InCoordinates:
     ) -> Mapping[str, NDArray[Any]]:
         """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
 
-        A method's correction after each step runs as well, as long as it reads no tensor.
-
-        Raises:
-            MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
+        A correction after each step runs as well, as long as it reads no tensor. A fit of other
+        tensors, by several rates, or with corrected steps is refused.
         """
         trained = {name for group in groups for name in group.names}
         rates = {group.learning_rate for group in groups}

@@ -451,11 +451,8 @@ Router = StaticRouter | LearnedRouter | RandomRouter
 def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
     """Return static keys of the experts (section V-G), of the shape (M, token width).
 
-    All parties draw the same keys from the seed. `orthogonal` has orthonormal rows; the others draw
-    each coordinate from U(0, 1), N(0, 1), or evenly from 0 and 1.
-
-    Raises:
-        MethodError: If there are more experts than orthogonal directions.
+    All parties draw the same keys from the seed. `orthogonal` has orthonormal rows, at most as many
+    as directions; the others draw each coordinate from U(0, 1), N(0, 1), or evenly from 0 and 1.
     """
     rng = np.random.default_rng([seed, 0])
     if kind == "uniform":

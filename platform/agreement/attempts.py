@@ -95,15 +95,9 @@ def stopping_document(
 ) -> dict[str, Any] | None:
     """Return how many attempts were charged and planned, and the epsilon that holds at every end.
 
-    The collection of a pool that is made once counts if it was charged.
-
-    `training` has the numbers of the rounds that train.
-
-    Returns:
-        None if the mechanism claims nothing or no attempt was charged so far.
-
-    Raises:
-        UnsupportedEvent: If the rows cannot be priced together.
+    The collection of a pool that is made once counts if it was charged. `training` has the numbers
+    of the rounds that train. The result is None if the mechanism claims nothing or nothing was
+    charged.
     """
     rows = [row for row in ledger if is_charged(row) and row.round_number in training]
     if not (config.mechanism.facts.claims and rows):

@@ -177,9 +177,6 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
 
     `elsewhere` is the result of `rows_that_count`. The largest epsilons count all clients, also
     with `only`.
-
-    Raises:
-        UnsupportedEvent: If the run's releases cannot be priced together.
     """
     section = agreed.config.privacy
     names = pseudonyms_of(agreed) if only is None else (only,)
@@ -416,13 +413,7 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
 def overview_document(
     agreed: Agreed, warnings: Sequence[str], only: str | None = None
 ) -> dict[str, Any]:
-    """Return a run's spending as one row of a table of runs.
-
-    With `only` the epsilon is that client's, else the largest over all.
-
-    Raises:
-        UnsupportedEvent: If the run's releases cannot be priced together.
-    """
+    """Return a run's spending as a row of a table; epsilon is `only`'s, or the largest."""
     section = agreed.config.privacy
     ledger = RunningLedger(as_releases(agreed.spending.ledger, agreed.config.mechanisms))
     chosen = ledger if only is None else RunningLedger.joined((ledger,), [only])

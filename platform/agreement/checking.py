@@ -60,18 +60,9 @@ Fault = RecordsDisagree | AuditChainBroken
 
 
 def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = BUILT_IN) -> Agreed:
-    """Check that all records of a run agree, and those of its first phase's run.
+    """Check that all records of a run agree, and those of its first phase's run; return them.
 
-    The run's folder lies beside the database's file.
-
-    Returns:
-        The checked records, from which all statements about the run follow.
-
-    Raises:
-        RecordsDisagree: If some do not agree, with the first disagreement.
-        AuditChainBroken: If its audit log was changed.
-        DatabaseBusy: If other processes write to it all the time.
-        NotFound: If there is no such run.
+    The run's folder lies beside the database's file. `RecordsDisagree` has the first disagreement.
     """
     # Read again if a client of a run that goes on wrote to its store meanwhile.
     examine = partial(_examine, database, run_id, None, mechanisms)
@@ -87,17 +78,10 @@ def faults_of(
     head: AuditHead | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> tuple[AuditHead | None, list[Fault]]:
-    """Return all faults of a run's records, the most telling first.
+    """Return the end of a run's audit chain and all faults of its records, the most telling first.
 
-    The run's folder lies beside the database's file. `head` is the end of its audit chain at an
-    earlier time, None without a kept end.
-
-    Returns:
-        The end of the chain now, None if the chain does not hold, and every fault.
-
-    Raises:
-        DatabaseBusy: If it is being written to all the time.
-        NotFound: If there is no such run.
+    The run's folder lies beside the database's file. `head` is the end of the chain at an earlier
+    time, None without a kept end. The end now is None if the chain does not hold.
     """
     examine = partial(_examine, database, run_id, head, mechanisms)
     agreed, faults = retried(examine, tries=TRIES)

@@ -82,16 +82,10 @@ class RunRecords:
 
 
 def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) -> RunRecords:
-    """Read a run, after its audit chain was found to hold.
+    """Read a run, whose audit chain must hold and go through `head`.
 
     One transaction reads all records, so they are of one moment. `head` is the end of the audit
     chain at an earlier time, None without a kept end.
-
-    Raises:
-        AuditChainBroken: If the chain does not hold, or does not go through `head`.
-        NotFound: If there is no such run.
-        DatabaseDamaged: If a document in it is not a JSON object.
-        ValueError: If a round or the newest attempt has no list of its clients.
     """
     reached = uow.audit.verify(run_id, head)
     rounds, attempt = uow.rounds.all(run_id), uow.attempts.newest(run_id)

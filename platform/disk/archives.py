@@ -63,13 +63,7 @@ class Manifest:
 
 
 def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:
-    """Write a new archive, and return its manifest, with the members' digests in it.
-
-    The archive must not exist yet. The manifest lacks the digests.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a new archive, and return its manifest, to which it adds the members' digests."""
     digests = {name: _file_digest(file) for name, file in sorted(members.items())}
     full = replace(manifest, digests=digests)
     head = {"format": FORMAT, "version": VERSION, **asdict(full)}
@@ -113,13 +107,9 @@ class Archive:
 
 @contextmanager
 def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> Iterator[Archive]:
-    """Return an archive after checking it from its first byte to its last.
+    """Return an archive after checking it from its first byte to its last, or `ConfigError`.
 
     `may_hold` says whether a member may have a name.
-
-    Raises:
-        ConfigError: If the file is missing, has another kind or version, is damaged, or holds a
-            member that does not belong there.
     """
     try:
         file = path.open("rb")
@@ -203,14 +193,10 @@ MayHold = Callable[[str], bool]
 
 
 def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
-    """Write a backup and check it before it gets its name.
+    """Write a new backup and check it before it gets its name; no part of it remains on failure.
 
     `build` fills an empty folder with copies that it has examined, and returns their manifest and
     the members by name. `may_hold` says whether a member may have a name.
-
-    Raises:
-        ConfigError: If the file is there.
-        StorageFull: If it cannot be written; then no part of it remains.
     """
     with _written_to(file), _alone_beside(file):
         if file.exists() or file.is_symlink():
@@ -237,10 +223,6 @@ def restore_backup(
 
     The folder must be missing or empty. `lay_out` fills an empty folder from an archive, and checks
     the files that it wrote. `may_hold` says whether a member may have a name.
-
-    Raises:
-        ConfigError: If the folder holds anything, or the backup is not whole.
-        StorageFull: If it cannot be written; then no part of it remains.
     """
     folder = folder.absolute()
     with opened_archive(file, kind, may_hold) as archive:

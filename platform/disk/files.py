@@ -41,11 +41,8 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file under another name first, so that a reader never sees half of it.
 
-    After a power cut there is the old file or the new one. Missing folders are made for their owner
-    only, as the file is.
-
-    Raises:
-        Unwritable: If it cannot be written; then the old file is still there.
+    After a power cut, or `Unwritable`, there is the old file or the new one. Missing folders are
+    made for their owner only, as the file is.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with named(path):
@@ -82,9 +79,6 @@ def erase(path: Path) -> None:
     """Write zeros over a file and delete it; a missing file is no error.
 
     The old contents remain in copies of the file, and on file systems that write elsewhere.
-
-    Raises:
-        OSError: If it cannot be written or deleted.
     """
     try:
         with path.open("r+b") as file:
@@ -131,12 +125,9 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Check, before a run asks its clients anything, that no process executes it now.
+    """Raise `RunBusy` if a process executes a run now, before the run asks its clients anything.
 
     A process that continues the run takes the lock later, and fails if another was quicker.
-
-    Raises:
-        RunBusy: If another process executes it.
     """
     with only_process_of(folder):
         pass

@@ -77,10 +77,6 @@ def log_signer(database: Path) -> NoteSigner:
     """Return the signer of the heads of a database's log; a missing key is made.
 
     If an older key signed heads before, the new key first states that the old key is lost.
-
-    Raises:
-        ConfigError: The file of the key is not valid.
-        Unwritable: The key cannot be made.
     """
     path = key_file(database)
     _finish_change(database)
@@ -118,10 +114,6 @@ def change_key(database: Path) -> NoteKey:
 
     A process may be killed at any point. Until the hand-over is written the old key stays; after
     that the next process that signs puts the new key in its place.
-
-    Raises:
-        ConfigError: There is no key yet, or its file holds no key.
-        Unwritable: Something cannot be written.
     """
     old = existing_signer(database)
     new = NoteSigner(old.name, new_identity())
@@ -159,13 +151,7 @@ def keep_head(database: Path, head: TreeHead) -> str:
 
 
 def add_note(database: Path, note: str) -> None:
-    """Add a note to the kept heads.
-
-    The function writes a line in one call, so lines of several processes do not mix.
-
-    Raises:
-        Unwritable: It cannot be written.
-    """
+    """Add a line to the kept heads, in one call so that lines of several processes do not mix."""
     path, line = heads_file(database), _line(note)
     with named(path), open(path, "ab", buffering=0, opener=private) as file:
         if file.write(line) != len(line):
@@ -176,9 +162,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
     """Yield the kept notes, oldest first, with their line numbers; signatures are not checked.
 
     The last line may lack its end, if a process was killed or a disk was full; it does not count.
-
-    Raises:
-        Authentication: A line has another form.
+    `Authentication` names a line of another form.
     """
     path = heads_file(database)
     for number, line in enumerate(_lines(path), 1):
@@ -222,11 +206,8 @@ def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
     """Return the kept heads, each signed by the key that the log had at that time.
 
-    `trusted` is the key that the log has now; None checks no signature.
-
-    Raises:
-        Authentication: A line is not a head, its signature does not hold, or the log's key changed
-            to another key than the trusted one.
+    `trusted` is the key that the log has now; None checks no signature. `Authentication` says that
+    a line does not hold, or that the log's key changed to another one.
     """
     path = heads_file(database)
     parts = _parts(path, list(kept_notes(database)))

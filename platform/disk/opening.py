@@ -41,14 +41,10 @@ def is_there(url: str) -> bool:
 
 
 def open_existing(url: str, *, read_only: bool = True) -> Database:
-    """Return the coordinator's database, which must exist.
+    """Return the coordinator's database, which must exist (`UnknownRun`).
 
     With `read_only` nothing may be written, not even beside the file. A process that reads beside
     writers should open the database as a writer.
-
-    Raises:
-        ConfigError: If the URL names no database.
-        UnknownRun: If there is no such file.
     """
     if not is_there(url):
         raise UnknownRun(
@@ -97,14 +93,10 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
     """Return a unit of work that is committed unless the block raises.
 
     If the log has grown, the function keeps its head outside the database after the commit.
+    `Unwritable` means that this failed, after the commit.
 
     A reader may prevent that old pages are erased. This does not undo the commit, so the round has
     not failed; the next commit or opening erases the pages.
-
-    Raises:
-        StorageFull: Nothing was committed.
-        DatabaseBusy: Nothing was committed.
-        Unwritable: Committed, but the log's head could not be kept.
     """
     with database.unit_of_work() as uow:
         yield uow
@@ -142,9 +134,6 @@ def mark_interrupted(database: Database, run_id: str) -> None:
     """Label a run that has stopped. The run's later behaviour does not depend on this label.
 
     A signal can come just after the run's last commit, so a finished run stays finished.
-
-    Raises:
-        StorageError: If the label cannot be written.
     """
     with transaction(database) as uow:
         if uow.runs.get(run_id).status == "running":

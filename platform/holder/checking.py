@@ -71,14 +71,10 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
 
 
 def look_at_images(settings: HolderSettings) -> str:
-    """Read all of the holder's images, and describe the layout of its folder.
+    """Read all of the holder's images, and describe the layout of its folder, or `ConfigError`.
 
     After a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
     files that it cannot read, and tells only its own log. So this check finds all faults before.
-
-    Raises:
-        ConfigError: If the folder is refused, a class folder is not in `data.classes`, an image
-            cannot be opened, or one file has two labels; with the first such fault.
     """
     data, hints = settings.data, own_hints(settings)
     try:

@@ -73,12 +73,7 @@ class Host:
     _erased: set[str] = field(default_factory=set, init=False)
 
     def handle(self, message: bytes) -> bytes:
-        """Answer one message.
-
-        Raises:
-            ProtocolError: If its run was not accepted, or the run's client refuses it.
-            BudgetExhausted: If it would pass the client's own limits.
-        """
+        """Answer one message of an accepted run; the run's client may refuse it."""
         kind, envelope = peek(message)
         run_id = envelope.run_id
         farewell = self._farewell(run_id)
@@ -208,9 +203,6 @@ class Serving:
         """Serve until `ended` is set; a request in progress is answered first.
 
         `started` is called after the socket listens.
-
-        Raises:
-            ConfigError: If the socket cannot be made, or another process serves there.
         """
         with listening(self.path, FIELD) as sock:
             started()

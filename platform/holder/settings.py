@@ -221,15 +221,9 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
 
 
 def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
-    """Return the holder's credentials for rounds against an active adversary.
+    """Return the holder's credentials for rounds against an active adversary, None without a key.
 
     `corrupt_rate` is the share of a cohort that may collude, as the run's terms say.
-
-    Returns:
-        None without an identity, which is enough against a semi-honest server.
-
-    Raises:
-        ConfigError: As for `own_identity`.
     """
     own = own_identity(settings)
     return None if own is None else Credentials(*own, corrupt_rate)

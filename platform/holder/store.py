@@ -54,18 +54,11 @@ def only_process_with(settings: HolderSettings) -> Iterator[None]:
 
 
 def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -> Found | None:
-    """Read from the holder's store, also while its client runs, or after the client was killed.
+    """Return what `read` finds in the holder's store, also while its client runs; None without one.
 
     The function opens the store as a writer: then the write-ahead log counts, also the log of a
-    killed process. If the store cannot be written, as in a backup, it opens it read-only.
-
-    `read` gets the store, and must not write to it.
-
-    Returns:
-        The result of `read`, None if there is no store yet.
-
-    Raises:
-        StorageError: The file is not a store, or damaged.
+    killed process. If the store cannot be written, as in a backup, it opens it read-only. `read`
+    must not write to it.
     """
     if not settings.store_file.exists():
         return None
@@ -154,12 +147,7 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
 def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manifest:
     """Restore a data holder's store into an empty folder; the client must then catch up.
 
-    The storage folder must be missing or empty.
-
-    Raises:
-        ConfigError: If the backup is not complete, or the folder is not empty.
-        StorageError: If the store in it is damaged or of a newer version, or cannot be written;
-            then the folder stays empty.
+    The storage folder must be missing or empty, and stays so if the backup is not whole.
     """
 
     def lay_out(archive: Archive, folder: Path) -> None:
@@ -217,14 +205,10 @@ class Leaving:
 
 
 def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[Leaving]:
-    """Leave some runs for good; a run that was left before is erased again.
+    """Leave some runs for good, None for all that were ever accepted here; erase them once more.
 
-    None stands for all runs that were ever accepted here.
-
-    Raises:
-        ConfigError: If there is no store, or the holder's key cannot be used; then nothing changed.
-        UnknownRun: If a run was never accepted here; then nothing changed.
-        DatabaseBusy: If the client used its store all the time; try again.
+    Nothing changes if a run was never accepted here (`UnknownRun`). `DatabaseBusy` means that the
+    client used its store all the time: try again.
     """
     store, keeping = own_store(settings), Keeping(settings.storage)
     known = sorted({*keeping.runs("offer"), *keeping.runs("left")})

@@ -203,12 +203,7 @@ class Mechanism:
         return ("same", "independent") if self.facts.noises_alone else ("independent",)
 
     def build_upload(self, settings: Settings) -> ClientMechanism:
-        """Build the protection of the vector that is summed.
-
-        Raises:
-            CalibrationError: If the numbers mean too little or too much noise for the grid.
-            UnknownMechanism: If the built value is not this mechanism.
-        """
+        """Build the protection of the summed vector; `CalibrationError` for an unfit grid."""
         built = require_mechanism(self.upload(settings))
         # Under noised steps uploads are only carried, and training has the row.
         expected = self.facts if not self.facts.is_in_steps else None
@@ -219,12 +214,7 @@ class Mechanism:
         return built
 
     def build_entry(self, settings: Settings) -> ClientMechanism | None:
-        """Build the protection of a pool entry with noise of its own; None without own noise.
-
-        Raises:
-            CalibrationError: As for `build_upload`.
-            UnknownMechanism: If the built value does not noise an entry that is seen alone.
-        """
+        """Build the protection of a pool entry with noise of its own; None without own noise."""
         if self.entry is None:
             return None
         built = require_mechanism(self.entry(settings))

@@ -169,10 +169,9 @@ class Client:
     def handle(self, message: bytes) -> bytes:
         """Answer one message of the coordinator.
 
-        Raises:
-            ProtocolError: If the message is neither the next message of the current attempt, nor
-                a repeated one, nor an invitation to a newer attempt; nothing has changed.
-            BudgetExhausted: If the round would pass the client's own limits; nothing has changed.
+        It is the next message of the current attempt, a repeated one, or an invitation to a newer
+        attempt. Others are refused (`ProtocolError`), as are rounds beyond the client's own limits
+        (`BudgetExhausted`); then nothing has changed.
         """
         with self._store.kept_open():
             try:

@@ -130,10 +130,8 @@ def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Sessi
 def require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
     """Refuse an attempt that is not newer than all attempts that this client has answered.
 
-    Raises:
-        CoordinatorBehind: If the client has answered a newer attempt.
-        ProtocolError: If it has answered this attempt, or has sent an upload that may leave it only
-            once a round.
+    `CoordinatorBehind` if the client has answered a newer one. The round of an upload that may
+    leave only once a round is refused as well.
     """
     number, attempt = envelope.round_number, envelope.attempt
     if known is None:
@@ -189,12 +187,7 @@ class PersonalStates:
             )
 
     def require_known(self, committed: Attempt | None) -> None:
-        """Refuse a commit in which this client took no part.
-
-        Raises:
-            CoordinatorBehind: If the client knows of a newer commit.
-            ProtocolError: If it took no part in this commit.
-        """
+        """Refuse a commit in which this client took no part, or that is older than it knows."""
         run_id = self.profile.run.source
         last, pending = (slot and slot[:2] for slot in self.store.slots(run_id))
         if last is not None and last > (committed or (0, 0)):
@@ -258,14 +251,10 @@ class OwnSpending:
     _elsewhere: RunningLedger | None = field(default=None, init=False, repr=False)
 
     def require(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
-        """Refuse an attempt that would pass a limit.
+        """Refuse an attempt that would pass a limit; `BudgetExhausted` names the limit.
 
         `newest` is the session now. A planned release that is already in the ledger is the same
         release again, and free.
-
-        Raises:
-            BudgetExhausted: If it would pass a limit; the message names the limit.
-            UnsupportedEvent: If no accountant can price the rows together.
         """
         if not planned:
             return
@@ -292,14 +281,10 @@ class OwnSpending:
         return RunningLedger.joined((self._elsewhere, spent))
 
     def require_still(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
-        """Refuse a release if the limit of all runs has no more room for it.
+        """Refuse a release if the limit of all runs has no more room for it (`BudgetExhausted`).
 
         Several runs may have invited the client, and each could afford one attempt alone. Call this
         in the transaction that writes the release.
-
-        Raises:
-            BudgetExhausted: If it would pass a limit; the message names the limit.
-            UnsupportedEvent: If no accountant can price the rows together.
         """
         if self.limits.lifetime_budget is not None:
             self.require(newest, planned)
@@ -318,17 +303,11 @@ class OwnSpending:
 
 
 def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> int:
-    """Take over the coordinators' charges, and let the client take part again.
+    """Take over the coordinators' charges, and let the client take part again; return their number.
 
     The store was restored from a backup. `handed` has the charges of each coordinator in whose runs
-    the client has taken part since.
-
-    Returns:
-        How many charges were added to the client's own ledger.
-
-    Raises:
-        ConfigError: If the charges are another client's, or lack or contradict a row of the
-            client's own ledger; then nothing has changed.
+    the client has taken part since. If they are another client's, or lack or contradict a row of
+    the client's own ledger, nothing changes (`ConfigError`).
     """
     since = store.restoring.pending_since()
     if since is None:

@@ -85,13 +85,7 @@ RUN_KEY: Final = "secure_aggregation.enrolment"
 
 
 def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
-    """Return an enrolment from its file.
-
-    `key` is the key or argument with which the user named the file.
-
-    Raises:
-        ConfigError: If the file is missing or not a canonical enrolment.
-    """
+    """Return an enrolment from its file; `key` names the file in a `ConfigError`."""
     try:
         return decode_enrolment(path.read_bytes())
     except OSError as error:
@@ -157,13 +151,7 @@ def create_key(path: Path) -> Identity:
 
 
 def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
-    """Return a private key from its file.
-
-    `key` is the key or argument with which the user named the file.
-
-    Raises:
-        ConfigError: If the file is missing or holds no key; the message never shows its text.
-    """
+    """Return a private key from its file; a `ConfigError` has `key`, never the text."""
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
     except (OSError, ValueError) as error:
@@ -191,10 +179,7 @@ def require_enrolled(
 def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
     """Return new keys and an enrolment for these clients, for development.
 
-    All private keys lie in one folder then, which tests the code but proves no identity.
-
-    Raises:
-        ConfigError: If the folder holds an enrolment already.
+    All private keys lie in one new folder then, which tests the code but proves no identity.
     """
     path = folder / ENROLMENT_FILE
     if path.exists():

@@ -124,12 +124,9 @@ def require_invitation(
 def require_ahead(
     expected: Expectations, protection: Protection, envelope: Envelope, seat: SecureRound
 ) -> Protection:
-    """Check that keys may be made ahead for an attempt, and return the attempt's protection.
+    """Return an attempt's protection, if keys may be made ahead for it; refuse it otherwise.
 
     `envelope` is of the first attempt at the next round, and `seat` is the client's place in it.
-
-    Raises:
-        ProtocolError: If this run has no such round, or no masks in it.
     """
     _require_envelope(expected, envelope)
     if seat.clients > expected.clients:

@@ -90,12 +90,7 @@ class Receipts:
     remember: Callable[[tuple[int, int], str], None] = lambda attempt, reason: None
 
     def answering(self, message: bytes, answer: Callable[[bytes], bytes]) -> bytes:
-        """Return the answer to a message that carries a receipt and another message.
-
-        Raises:
-            ReceiptRefused: The receipt does not hold; the message in it is not answered.
-            ProtocolError: As for the message in it.
-        """
+        """Return the answer to a message behind a receipt, which must hold before that."""
         inner, data = unclose(message)
         witnessed = self.take(data)
         return enclose_answer(answer(inner), witnessed)
@@ -178,12 +173,7 @@ class Receipts:
     ) -> dict[Key, LedgerRow]:
         """Compare the leaves with the client's own ledger, from the last receipt's round on.
 
-        Returns:
-            Charges of rounds that are not over: the log has a round's cost before it begins.
-
-        Raises:
-            ReceiptRefused: A leaf is not in the log or not the client's, or differs from the
-                client's own row, or is missing for a row.
+        Return charges of rounds that are not over: the log has a round's cost before it begins.
         """
         charged, aborted = read_leaves(receipt, head)
         pseudonym = self.store.identity.pseudonym

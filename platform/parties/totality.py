@@ -107,16 +107,9 @@ def train(
 ) -> LocalResult:
     """Return one client's training in one round, with privacy if the run asks for it.
 
-    Args:
-        profile: The client.
-        make_trainer: Its trainers.
-        view: The broadcast, the experts and the client's state before.
-        round_number: The round. It fixes the batches of a simulation, and whether the client gives
-            its update or, in the collection, its pool entry.
-        noise: For noised steps; unused without them.
-
-    Raises:
-        SensitivityViolation: Under `dp_sgd`, as `train_privately` says.
+    The round's number fixes the batches of a simulation, and whether the client gives its update
+    or, in the collection, its pool entry. `noise` is unused without noised steps; see
+    `train_privately`.
     """
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
@@ -183,12 +176,9 @@ class Ready:
 
 
 def work(local: LocalRound, remember: Remember) -> Ready:
-    """Train and protect; a failure that must not show gives the zero vector.
+    """Train and protect; a failure that must not show gives the zero vector, others are raised.
 
     Names, shapes and dtypes are checked already. `remember` hears of a failure that does not show.
-
-    Raises:
-        Exception: The failure, if failures may show.
     """
     hides = partial(_hides_in_round, local.profile, local.protection)
     done = or_none(partial(_work, local), hides, remember)

@@ -318,12 +318,9 @@ SMALLEST_MULTIPLIER = 1e-3
 
 
 def protect_run(config: RunConfig, method: Method) -> tuple[Protection, float | None]:
-    """Build a run's protection, with the least noise that meets its target.
+    """Return a run's protection with the least noise that meets its target, and its multiplier.
 
-    The noise multiplier of the protection is returned too; it is None under `none`.
-
-    Raises:
-        ConfigError: If the combination is refused, or no noise reaches the target.
+    The noise multiplier is None under `none`. `ConfigError` if no noise reaches the target.
     """
     require_fitting(config, method)
     try:
@@ -341,11 +338,8 @@ def protect_run(config: RunConfig, method: Method) -> tuple[Protection, float | 
 def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:
     """Return the protection of a simulation whose largest client has this many examples.
 
-    Without a configured largest weight that number is the largest weight: a larger one would add
-    bits to every coordinate of every masked vector.
-
-    Raises:
-        ConfigError: If the configured largest weight is below it.
+    Without a configured largest weight, which may not be below it, that number is the largest
+    weight: a larger one would add bits to every coordinate of every masked vector.
     """
     configured = config.secure_aggregation.largest_weight
     if not protection.layout.weighted:

@@ -86,13 +86,11 @@ def as_row(release: Release) -> LedgerRow:
 def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Release]:
     """Return stored rows as the accounting prices them.
 
-    A stored row holds a mechanism's name, and only this function looks up its meaning.
+    A stored row holds a mechanism's name, and only this function looks up its meaning;
+    `UnknownMechanism` has no price.
 
     A row becomes `aborted` only if certainly nothing left the client, so such rows are free. A
     release that may have left stays `reserved` or becomes `released`, and is charged.
-
-    Raises:
-        UnknownMechanism: A row names another mechanism, so it has no price.
     """
     found: list[Release] = []
     for row in rows:
@@ -217,13 +215,7 @@ def rows_that_count(
 def charged_elsewhere(
     config: RunConfig, rows: Iterable[LedgerRow], pseudonyms: Collection[str]
 ) -> RunningLedger:
-    """Return the charges of a run's clients for other runs.
-
-    `rows` is the result of `rows_that_count`.
-
-    Raises:
-        UnknownMechanism: A row names an unknown mechanism, so it has no price.
-    """
+    """Return the charges of a run's clients for other runs; `rows` are of `rows_that_count`."""
     charged = RunningLedger(as_releases(rows, config.mechanisms))
     return charged.charged_to_all(pseudonyms) if is_by_source(config) else charged
 
@@ -283,15 +275,11 @@ class Limits:
         return self.target_epsilon is not None or self.lifetime_budget is not None
 
     def require(self, run: RunningLedger, life: RunningLedger, planned: Sequence[Release]) -> None:
-        """Refuse an attempt that would pass a limit.
+        """Refuse an attempt that would pass a limit; `BudgetExhausted` names the limit.
 
         `run` is the spending of one or several clients in the run, and `life` that in their whole
         life, with this run. `planned` lacks releases that are already in the ledger: sending these
         again is free.
-
-        Raises:
-            BudgetExhausted: If it would pass a limit; the message names the limit.
-            UnsupportedEvent: If the rows of two runs cannot be priced together.
         """
         for spent, name, limit in (
             (run, self.target_key, self.target_epsilon),

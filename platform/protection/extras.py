@@ -41,12 +41,10 @@ _NO_GROUP = "message: the upload needs the one group that its client is in"
 
 
 def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
-    """Check that an update is zero outside the block of its group.
+    """Refuse an update that is not zero outside the block of its group.
 
-    Arrays are (K, ...), one block after the other. `group` is the block that the client chose.
-
-    Raises:
-        ProtocolError: If it is not: a neighbour could be farther away than the ledger says.
+    A neighbour could then be farther away than the ledger says. Arrays are (K, ...), one block
+    after the other. `group` is the block that the client chose.
     """
     if group is None or not 0 <= group < groups:
         raise ProtocolError(_NO_GROUP)
@@ -207,15 +205,10 @@ class Extras:
         validation: float | None,
         group: int | None = None,
     ) -> NDArray[np.float64]:
-        """Clip an update and append the extras; without extras it is unchanged.
+        """Clip an update and append the extras, norm at most `joint_norm`, and counts.
 
-        The update is (n,), the accuracy in [0, 1]. Accuracy and group are private.
-
-        Returns:
-            A vector of norm at most `joint_norm`, and counts.
-
-        Raises:
-            ProtocolError: If accuracy or group is needed and missing.
+        The update is (n,), the accuracy in [0, 1]; without extras it is unchanged. Accuracy and
+        group are private, and must be there where they are needed.
         """
         norm = self.clipping_norm
         if norm is not None:

@@ -72,9 +72,6 @@ def terms_of_sums(config: RunConfig) -> SecureTerms:
 
     An audit's canaries count as clients that collude: the terms hold for the others as if the
     canaries were not there, so each number is larger by their number.
-
-    Raises:
-        ConfigError: If no graph and threshold withstand what is asked for.
     """
     return _regular(config) or _complete(config)
 

@@ -115,12 +115,9 @@ class SumProtection:
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
     def parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
-        """Return the protocol's parameters from a client's seat in a message.
+        """Return the protocol's parameters from a client's seat in a message, or `ProtocolError`.
 
         Both sides use this function, so that equal messages give equal parameters.
-
-        Raises:
-            ProtocolError: If they are impossible, or do not fit this run's vector and terms.
         """
         try:
             if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
@@ -171,12 +168,7 @@ class SumProtection:
         return NoisedSum(noised & self._modulus(clients), clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
-        """Return the totals of a sum with all its noise.
-
-        Raises:
-            ProtocolViolation: If it was taken under masks and clipped updates cannot have made it.
-                The decision depends on the noised sum alone.
-        """
+        """Return the totals of a sum with all its noise; under masks see `require_plausible`."""
         totals = self.layout.open_sum(noised.levels, noised.clients, self.grid())
         if self.masked:
             self.require_plausible(totals)
@@ -204,12 +196,8 @@ class SumProtection:
         """Refuse a sum that clipped updates and their noise cannot have made.
 
         Vectors under masks allow no other check: a longer sum proves that a client cheated or that
-        the ring wrapped around.
-
-        The totals must have all noise: a check of a bare sum would leak data.
-
-        Raises:
-            ProtocolViolation: If the sum is too long.
+        the ring wrapped around. The totals must have all noise: a check of a bare sum would leak
+        data.
         """
         mechanism, dimension = self.mechanism, self.layout.protected
         norm, groups = mechanism.clipping_norm, self.extras.groups

@@ -240,16 +240,11 @@ class Protection:
         *,
         state: NoiseState = NO_STATE,
     ) -> Prepared:
-        """Protect one client's result.
+        """Protect one client's result, if it is what the method announced and of one group's block.
 
         The accuracy is there if it travels with the update. `state` is the state that the client's
-        last attempt of the run left, in any round.
-
-        Raises:
-            ProtocolError: If the accuracy is needed and missing, or if clients are in groups and
-                the update is not in the block of one group.
-            RunStopped: If a coordinate does not fit under mechanism `none`; names the tensor.
-            UpdateSpecMismatch: If the method returned other tensors than it announced.
+        last attempt of the run left, in any round. Under mechanism `none`, `RunStopped` names the
+        tensor of a coordinate that does not fit.
         """
         spec = self.layout.spec
         vector = flatten(result.update, spec)
@@ -285,12 +280,7 @@ class Protection:
         return Prepared(carried.levels, values, entry, self.channels, state=left)
 
     def verify_entry(self, entry: Arrays) -> None:
-        """Check a pool entry as it arrived, before the coordinator keeps anything of its round.
-
-        Raises:
-            ProtocolError: If its levels do not fit this run.
-            UpdateSpecMismatch: If arrays are not those announced.
-        """
+        """Check a pool entry as it arrived, before the coordinator keeps anything of its round."""
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             require_spec(entry, spec)

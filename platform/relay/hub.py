@@ -125,10 +125,8 @@ class Hub:
         """Send each client its message and wait for the outcomes.
 
         The wait ends as soon as `enough` clients have answered (a refusal or a loss does not
-        count); None waits for all clients.
-
-        Raises:
-            CoordinatorBehind: If a client knows of a newer commit.
+        count); None waits for all clients. A client that knows of a newer commit raises
+        `CoordinatorBehind`.
         """
         return self._wait(self._exchange(stage, messages, seconds, enough))
 

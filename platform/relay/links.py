@@ -84,10 +84,8 @@ class HubLink:
     def waiting(self, seconds: float) -> list[Parcel]:
         """Wait up to this many seconds for a request; return all that arrived, possibly none.
 
-        Raises:
-            ConnectionError: If the coordinator has hung up.
-            OSError: If the connection failed.
-            ProtocolError: If the coordinator sends anything but a request.
+        `ConnectionError` if the coordinator has hung up, `ProtocolError` for anything but a
+        request.
         """
         found: list[Parcel] = []
         while is_readable(self.sock, 0.0 if found else seconds):
@@ -121,13 +119,10 @@ def lost(number: int, reason: str) -> bytes:
 
 
 def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
-    """Hand a request to a client's process, and return its outcome.
+    """Hand a request to a client's process, and return its outcome, or `TimeoutError`.
 
     If the process does not listen (it may be starting), the function tries again until the time is
     over. A client may get the same request any number of times.
-
-    Raises:
-        TimeoutError: If there is no outcome in that time.
     """
     end, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:
@@ -208,18 +203,11 @@ MEMBER: Final = {"current", "node", "retired"}
 
 
 def read_nodes(path: Path) -> Mapping[str, str]:
-    """Return each client's node key as OpenSSH writes it, by the client's name.
+    """Return node keys as OpenSSH writes them, by client: relays admit only these machines.
 
     The enrolment binds a client's name to two keys: the client's signing key, which relays ignore,
-    and the key of the machine that carries the client's messages. This reader does not import the
-    packages that train.
-
-    Returns:
-        The current members that have a node key; relays admit only these machines.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, two clients share a node, or no client has a
-            node.
+    and the key of the machine that carries the client's messages. Names without one are left out.
+    This reader does not import the packages that train.
     """
     try:
         whole = json.loads(path.read_bytes())

@@ -220,12 +220,7 @@ def is_readable(sock: socket.socket, seconds: float) -> bool:
 
 
 def receive(sock: socket.socket) -> bytes | None:
-    """Wait for a packet; return None if the other side closed between two packets.
-
-    Raises:
-        ProtocolError: If the packet is longer than `LARGEST_PACKET`, or cut off.
-        OSError: If the socket fails or times out.
-    """
+    """Wait for a whole packet; return None if the other side closed between two packets."""
     head = _exactly(sock, LENGTH.size, may_end=True)
     if head is None:
         return None
@@ -266,15 +261,11 @@ def connect(path: Path, seconds: float | None = None) -> socket.socket:
 
 
 def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
-    """Return a socket that listens at a path that only its owner can reach.
+    """Return a socket that listens at a path that only its owner can reach, or `ConfigError`.
 
-    The function replaces a socket that a dead process left there.
-
-    The function makes the path's folder, for its owner only. `field` is the setting that an error
-    names, and `waiting` the number of connections that may wait to be accepted.
-
-    Raises:
-        ConfigError: If the path is too long or cannot be used, or a process listens there.
+    The function makes the path's folder, for its owner only, and replaces a socket that a dead
+    process left there. `field` is the setting that an error names, and `waiting` the number of
+    connections that may wait to be accepted.
     """
     if len(os.fsencode(str(path))) > LONGEST_PATH:
         raise ConfigError(

@@ -82,13 +82,10 @@ def ask_all(
     *,
     left: Container[ClientId] = (),
 ) -> Iterator[tuple[ClientId, Message]]:
-    """Yield every client's answer, in the order of the questions.
+    """Yield every client's answer, in the order of the questions, or `ClientsSilent`.
 
     Questions are made as they are needed. Clients in `left` have left for good by now; the
     coordinator does not wait for them.
-
-    Raises:
-        ClientsSilent: If a client gave no valid answer, however often it was asked.
     """
     remaining = iter(questions)
     while part := list(islice(remaining, 1)):
@@ -175,11 +172,8 @@ def offer_run(
 ) -> None:
     """Ask all clients to take part in a run; a repeated question changes nothing.
 
-    Clients in `left` have left the run for good by now.
-
-    Raises:
-        ClientsSilent: If a client gives no answer.
-        RunStopped: If a client does not take part, with its reasons.
+    Clients in `left` have left the run for good by now. `RunStopped` has the reasons of a client
+    that does not take part.
     """
     envelope, message = offer.envelope, encode_offer(offer)
     questions = (Question(client, envelope, message) for client in clients)
@@ -191,13 +185,9 @@ def offer_run(
 
 
 def personalise(run: Run, progress: Progress) -> float | None:
-    """Let every client personalise, and keep the result in its own store.
+    """Let every client personalise, and keep the result in its own store; return the seconds.
 
-    Returns:
-        Seconds that it took; None where an interrupted finish had done a part of it before.
-
-    Raises:
-        ClientsSilent: If a client cannot be heard.
+    They are None where an interrupted finish had done a part of it before.
     """
     started, left = run.clock(), run.roll.left
 
@@ -340,14 +330,9 @@ class Door:
     declined: dict[ClientId, tuple[str, ...]] = field(default_factory=dict)
 
     def open(self, require: Callable[[], None]) -> None:
-        """Let in the clients that are there at the start.
+        """Let in the clients that are there at the start; `require` checks them first.
 
-        Args:
-            require: Checks the clients that introduced themselves, before they are noted.
-
-        Raises:
-            ClientsSilent: If a client that the run waits for gives no answer.
-            RunStopped: If too few take part, or a client has another identity than before.
+        `RunStopped` if too few take part, or a client has another identity than before.
         """
         through, roll, run_id = self.through, self.through.roll, self.through.run_id
         if self.enough is None:

@@ -180,12 +180,8 @@ def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
     """Return a client's charges in all runs, without free rows.
 
     A row is free if its attempt was aborted before anything left a client, or if an early version
-    wrote it for a client that was not drawn. The attempts of free rows still count as over.
-
-    The time `now` has a zone.
-
-    Raises:
-        ConfigError: If the ledger knows no such client.
+    wrote it for a client that was not drawn. The attempts of free rows still count as over. The
+    time `now` has a zone.
     """
     by_run: dict[str, list[LedgerRow]] = {}
     for row in uow.ledger.rows_of([pseudonym]):
@@ -294,13 +290,8 @@ class Attempts:
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
         """Try until a round yields a result: each try has a new cohort, new keys and a new charge.
 
-        Returns:
-            The last try, and its outcome or why it was aborted.
-
-        Raises:
-            BudgetExhausted: If a try cannot be afforded; nothing of it is written.
-            TooFewLeft: If so many clients have left for good that no try could have a result.
-            RunStopped: If the open attempt is of another round.
+        Return the last try, and its outcome or why it was aborted. Nothing is written of a try that
+        cannot be afforded (`BudgetExhausted`); `TooFewLeft` if no try could have a result any more.
         """
         terms = self.run.terms
         retries, protection = terms.config.cohort.retries, terms.protection.in_round(round_number)

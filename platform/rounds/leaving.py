@@ -63,17 +63,13 @@ def verify_statement(
     pseudonym: str | None,
     known: Enrolment | None,
 ) -> None:
-    """Check that a client itself states that it has left this run.
+    """Check that a client itself states that it has left this run, or `ProtocolError`.
 
     Without an enrolment clients have no keys, so the statement is as trustworthy as its transport:
     a party that carries a client's messages could also drop all of them.
 
     `pseudonym` is the one with which the client introduced itself, None if it never did. `known`
     names each client's key, None against a semi-honest server.
-
-    Raises:
-        ProtocolError: If the statement names another client or another run, or if clients have
-            keys and it is not signed.
     """
     if (statement.run_id, statement.client, statement.pseudonym) != (run_id, client, pseudonym):
         raise ProtocolError("message: the statement of leaving is of another client or another run")

@@ -79,10 +79,8 @@ class Federation:
     def run_rounds(self) -> Progress:
         """Run the rounds that are missing, and the collection of a pool that is made once.
 
-        If the collection comes before the rounds and fails, no round is held.
-
-        Raises:
-            RunStopped: If a round was aborted; the run can be resumed.
+        If the collection comes before the rounds and fails, no round is held. After `RunStopped`
+        the run can be resumed.
         """
         # Present objects live as long as the run, so full garbage collections need not visit them.
         # With torch and its models loaded such a collection takes half a second and more, and a

@@ -457,11 +457,8 @@ class RoundRunner:
         """Run one attempt, or continue it.
 
         `broadcasts` gives each client's broadcast, and `experts` the experts for handles, the same
-        at each call. Without a journal the attempt is never resumed.
-
-        Raises:
-            RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
-                may have left a client.
+        at each call. Without a journal the attempt is never resumed. `RoundAborted.uploads_asked`
+        says whether anything may have left a client.
         """
         exchange = self._exchange(plan, journal)
         try:

@@ -72,12 +72,7 @@ class Frame:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the frame as bytes; equal frames give equal bytes.
-
-    Raises:
-        ProtocolError: If an array has a dtype that messages do not carry, or is not finite, or the
-            frame is beyond what `decode_frame` reads.
-    """
+    """Return the frame as bytes, equal for equal frames; refuse what `decode_frame` refuses."""
     buffers: list[bytes | memoryview] = []
     entries: list[_Entry] = []
     for name, array in sorted(frame.arrays.items()):

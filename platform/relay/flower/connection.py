@@ -75,14 +75,7 @@ def request_certificate(path: Path, name: str) -> str:
 
 
 def read_enrolled(path: Path) -> Mapping[str, bytes]:
-    """Read each client's node key from the enrolment.
-
-    Returns:
-        Each client's key (PEM, the form that SuperLink compares), by the client's name.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, or Flower does not take a node's key.
-    """
+    """Return each client's node key (PEM, as SuperLink compares it) by name, from the enrolment."""
     found = {}
     for name, line in read_nodes(path).items():
         try:
@@ -114,10 +107,7 @@ class Place:
     def secured(cls, address: str, root: Path, certificate: Path, key: Any) -> Self:
         """Return a place at which both sides prove their identity (mutual TLS).
 
-        `key` is the private key of this side's certificate.
-
-        Raises:
-            ConfigError: If a file is missing or not valid, or the key is not the certificate's.
+        `key` is the private key of this side's certificate; files that do not fit are refused.
         """
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:

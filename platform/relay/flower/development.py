@@ -158,14 +158,9 @@ def flower_on_localhost(
 ) -> Iterator[Running]:
     """Relay between a hub and clients' sockets through Flower as long as the context lasts.
 
-    The coordinator may start later. The new folder, with keys and `*.log`, stays after the end.
-    `python` is the interpreter of the environment in which Flower is installed.
-
-    Yields:
-        The processes, once all nodes are connected.
-
-    Raises:
-        ConfigError: If Flower is not installed, or has not started in five minutes.
+    The processes are yielded once all nodes are connected, within five minutes. The coordinator may
+    start later. The new folder, with keys and `*.log`, stays after the end. `python` is the
+    interpreter of the environment in which Flower is installed.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True)

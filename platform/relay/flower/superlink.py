@@ -66,13 +66,10 @@ class SuperLink:
 
     @classmethod
     def opened(cls, place: Place, secret: bytes, enrolled: Mapping[str, bytes]) -> Self:
-        """Register the nodes, start a run and take its task.
+        """Register the nodes, start a run and take its task, or `ProtocolError`.
 
         The secret allows its owner to take tasks. SuperLink drops nodes whose keys are not
         enrolled.
-
-        Raises:
-            ProtocolError: If SuperLink does not start the run.
         """
         from flwr.cli.build import build_fab_from_files
         from flwr.proto.control_pb2 import StartRunRequest

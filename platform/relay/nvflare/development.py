@@ -35,15 +35,10 @@ def nvflare_poc(
 ) -> Iterator[Path]:
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
-    A client's name is also its site's name. The coordinator may start later. The new folder, with
-    keys, FLARE's own files and `*.log`, stays after the end. `python` is the interpreter of the
-    environment in which FLARE is installed.
-
-    Yields:
-        The folder of the kits, once all sites are connected and the relay runs.
-
-    Raises:
-        ConfigError: If FLARE is not installed, or has not started in three minutes.
+    The kits' folder is yielded once all sites are connected and the relay runs, within three
+    minutes. A client's name is also its site's name. The coordinator may start later. The new
+    folder, with keys, FLARE's own files and `*.log`, stays after the end. `python` is the
+    interpreter of the environment in which FLARE is installed.
     """
     folder = folder.absolute()
     kits = provision(folder, tuple(sockets), python)

@@ -76,10 +76,7 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     """Set the socket that a site's relay may use, and let jobs load only our two classes.
 
     The kit is unpacked. The socket is that of the coordinator's hub, or of the data holder's
-    process. At the server, the enrolment binds sites to keys.
-
-    Raises:
-        ConfigError: If `kit` is not such a kit, a server has no enrolment, or a site has one.
+    process. At the server, and only there, the enrolment binds sites to keys.
     """
     server = (kit / "startup" / "fed_server.json").is_file()
     if not server and not (kit / "startup" / "fed_client.json").is_file():
