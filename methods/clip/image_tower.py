@@ -87,7 +87,6 @@ class ImageTower:
     """The parts of an image tower.
 
     Attributes:
-        token_width: Width of a token.
         tokens: Normalised pixels (n, 3, H, W) to tokens (n, T, token_width).
         pool: Tokens to the image's feature before scaling to length one, (n, embed_dim).
         project: Tokens to local features (n, M, embed_dim) before scaling to length one, one for

@@ -188,7 +188,6 @@ class InCoordinates:
     Attributes:
         trainer: Fits the coordinates.
         basis: Directions (k, d).
-        spec: The tensors that a fit trains.
         fits: The coordinates that each fit has found.
     """
 

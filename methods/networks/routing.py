@@ -290,7 +290,6 @@ class StaticRouter(_WithoutLayer):
     Attributes:
         keys: One row for each expert, (M, token width).
         training: Rules of clustering for training.
-        inference: The same for prediction.
         seating: Where clusters begin: at M random tokens, or far from one another.
         seed: Draws the random tokens. Their positions are alike in all images: then an image's
             shares depend neither on other images nor on its tokens' last bits, as a draw from the
@@ -339,8 +338,6 @@ class LearnedRouter:
     """A linear layer and a softmax over experts.
 
     Attributes:
-        experts: Number M of experts.
-        width: Width of the layer's input.
         source: `tokens`: each token has shares, and the image their mean; `features`: the image has
             shares.
         balance_weight: Weight of the balancing loss, for tokens.
@@ -403,7 +400,6 @@ class RandomRouter(_WithoutLayer):
     and the circle is cut into M arcs.
 
     Attributes:
-        experts: Number M of experts.
         seed: Draws axis and angles; the same for all parties.
     """
 

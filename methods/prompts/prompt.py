@@ -178,7 +178,6 @@ class PromptObjective:
     """Cross-entropy of CLIP's prediction with one prompt (CoOp, Eq. 3).
 
     Attributes:
-        encoder: Prompt encoder over the frozen backbone.
         classes: Class names in label order.
         encoder_parameters: What the prompt is made of.
         prompt: Makes the prompt (l, token width) of the parameters.

@@ -36,12 +36,9 @@ class Fruitless:
     """One attempt that has no result, or no result yet.
 
     Attributes:
-        round_number: The round.
-        attempt: The attempt.
         state: `open`: it goes on, maybe after a resumption; `aborted`: given up, another attempt
             may follow; `lost`: given up for good, so the round stays without a result.
         why: The phase in which it ended, or the reason; None while it is open.
-        charged: Number of clients that are charged for it.
     """
 
     round_number: int
@@ -171,7 +168,6 @@ class Coming:
     """The rounds of a run that are not charged yet.
 
     Attributes:
-        rounds: Number of rounds.
         releases: The releases that one round adds to a client's ledger; empty before the first
             charge, because only ledger rows tell what a round releases.
     """

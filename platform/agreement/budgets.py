@@ -117,7 +117,6 @@ class RunBudget:
     """The budget of one run.
 
     Attributes:
-        agreed: The run.
         epsilons: The largest over all its clients, as its report states them.
         clients: By number, or by pseudonym where they have no numbers.
         attempts: The attempts without a result, each with its cost: by how much the epsilon of the

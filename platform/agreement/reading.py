@@ -26,12 +26,7 @@ ENDINGS = ("round.committed", "round.lost")
 
 @dataclass(frozen=True)
 class TrailEntry:
-    """One audit entry, its detail parsed.
-
-    Attributes:
-        entry: As it is stored.
-        detail: The JSON object in it.
-    """
+    """One audit entry, its detail parsed."""
 
     entry: AuditEntry
     detail: Mapping[str, Any]
@@ -53,7 +48,6 @@ class RunRecords:
         attempt: The newest attempt at a round, None before the first.
         ledger: The coordinator's ledger.
         trail: The audit log, whose chain holds.
-        head: The end of that chain.
         generations: Number of pool entries of each living generation.
     """
 
@@ -112,8 +106,6 @@ class Agreed:
     """A run whose records agree.
 
     Attributes:
-        config: Its configuration.
-        records: Its records in the coordinator's database.
         spending: The records of the run whose ledger counts: the run itself, or its first phase.
         summary: The content of `summary.json`, None for a run that has not finished.
     """

@@ -416,8 +416,6 @@ class OwnLedger:
 
     Attributes:
         client: Its name, as rounds list survivors.
-        pseudonym: Its name in ledgers.
-        rows: Its own ledger, over all runs.
     """
 
     client: str

@@ -52,7 +52,6 @@ class KeptHeads:
     """The heads of a log outside its database.
 
     Attributes:
-        heads: Sizes and roots that its tree had, oldest first.
         key: The key that signed the newest heads; None if it is unknown, so that no signature was
             checked.
         lost: The lines of key changes that the old key did not sign.

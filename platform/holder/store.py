@@ -192,7 +192,6 @@ class Leaving:
     """The result of leaving one run.
 
     Attributes:
-        run_id: The run.
         is_new: Whether the client had not left it before.
         is_signed: Whether the statement is signed, which a coordinator with an enrolment requires.
         charges: Rows that stay in the holder's own ledger.

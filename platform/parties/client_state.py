@@ -49,7 +49,6 @@ class Session:
     """How far one attempt has come.
 
     Attributes:
-        envelope: The attempt.
         awaits: The stage whose message may come next.
         clipping_norm: The clipping norm of the round, if it adapts.
         secure: State of the secure aggregation, None without it.
@@ -237,8 +236,6 @@ class OwnSpending:
     """One client's spending in one run.
 
     Attributes:
-        store: The client's store.
-        run_id: The run.
         limits: The most that the client may be charged.
     """
 

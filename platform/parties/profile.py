@@ -50,7 +50,6 @@ class Expectations:
         fetched: The arrays of each entry of a pool that is made once, after the last round; None
             without such a pool.
         rounds: The last round in which the coordinator asks anything, the collection included.
-        clients: Number of clients of the federation.
         generations: Most rounds whose pool entries are alive; 0 if clients receive none.
         origin: The model of a subspace's directions, None without a subspace.
     """
@@ -275,7 +274,6 @@ class RunNames:
     """The run of a client.
 
     Attributes:
-        run_id: The run.
         source_id: The run from whose rounds state and entry come, None for this run itself.
     """
 
@@ -294,10 +292,6 @@ class ClientProfile:
 
     Attributes:
         name: The client's name on the transport.
-        run: The client's run.
-        method: The method, the same on all clients.
-        data: The client's training examples.
-        protection: How uploads are protected.
         randomness: Where noise, batches and first states come from.
         safeguards: How the client protects itself.
         measured: The sets on which it measures its own model.

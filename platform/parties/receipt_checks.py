@@ -73,8 +73,6 @@ class Receipts:
     """Checks and keeps one client's receipts of one run.
 
     Attributes:
-        store: The client's store.
-        run_id: The run.
         witness: Signs that a log was seen.
         seconds: The time, since 1970.
         trusted: The log's key, if the client's owner knows it, also after an earlier key was lost;
@@ -311,10 +309,8 @@ class RunReceipts:
     """The result of checking a client's receipts of one run.
 
     Attributes:
-        run_id: The run.
         origin: The name of their log; empty if no receipt could be read.
         heads: The log's roots by size, as the coordinator signed them.
-        count: Number of receipts.
         rounds: The last round of which they tell.
         epsilons: By adversary, computed anew; None if the rows have no price here.
         stated: By adversary, from the newest receipt.

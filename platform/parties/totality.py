@@ -134,12 +134,7 @@ class LocalRound:
     """One client's inputs in one round.
 
     Attributes:
-        profile: The client.
-        make_trainer: Its trainers.
         protection: The protection of this round, at its clipping norm.
-        attempt: The round and the attempt at it.
-        broadcast: The round's broadcast.
-        experts: The experts that the client received.
         state: The client's state before.
         noise_state: The state that the last attempt left for the noise of this attempt.
     """
@@ -165,7 +160,6 @@ class Ready:
     """The results of one round: the upload, and the state that the client keeps after the commit.
 
     Attributes:
-        prepared: The upload.
         personal: Personal arrays, as they are stored.
         experts: The experts that belong to them, as they are stored.
     """

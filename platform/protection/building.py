@@ -45,7 +45,6 @@ class PoolRules:
     """How a run serves its pool.
 
     Attributes:
-        policy: The method's policy.
         minimum: Fewest entries of a pool that serves experts.
         generations: Number of rounds whose entries are kept.
     """

@@ -56,7 +56,6 @@ class NoisedSum:
 
     Attributes:
         levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
-        clients: Number of vectors in the sum.
         noise_state: The state from which the coordinator's noise of the run's next sum continues.
     """
 
@@ -70,8 +69,6 @@ class SumProtection:
     """How the sum of a round is protected.
 
     Attributes:
-        mechanism: The mechanism of the vector.
-        layout: Layout of the vector.
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.

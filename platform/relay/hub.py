@@ -244,7 +244,6 @@ class HubTransport:
     """The transport of a federation whose clients run in other processes.
 
     Attributes:
-        hub: The hub that relays connect to.
         seconds: Each stage's wait, in s, if its caller gives no deadline.
         otherwise: The wait of all other stages, in s.
         enough: A round continues as soon as this many updates have arrived; None waits for all.

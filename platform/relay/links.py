@@ -48,7 +48,6 @@ class Parcel:
 
     Attributes:
         number: The request's number, unique among the hub's requests.
-        client: Name of the client that the request is for.
         seconds: How long the hub waits.
         packet: The bytes that the client's process gets.
     """

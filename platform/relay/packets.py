@@ -54,9 +54,7 @@ class Request:
 
     Attributes:
         number: Unique among the hub's requests.
-        client: The client's name.
         seconds: How long the hub waits for the outcome.
-        body: The message.
     """
 
     number: int
@@ -70,10 +68,8 @@ class Outcome:
     """The outcome of a request.
 
     Attributes:
-        number: The request's number.
         kind: Whether the client answered.
         reason: Why there is no answer, in words that hold no data.
-        body: The answer.
     """
 
     number: int
@@ -99,7 +95,6 @@ class ClientStatus:
     """What the hub knows of one client.
 
     Attributes:
-        name: The client's name.
         reachable: Whether a relay that carries its messages is connected.
         asked: The stage whose answer the hub waits for; empty if the hub does not wait.
         last: `answer` if the client answered the last request, else the reason; empty before the

@@ -315,7 +315,6 @@ class Door:
 
     Attributes:
         through: Carries the messages, and knows the clients that take part and each client's key.
-        offer: The offer of the run.
         enough: How many clients must be there at the start; None for all.
         reachable: Tells which clients can be asked now; the coordinator does not wait for others.
         seconds: How long a client that comes later may take to answer.

@@ -39,7 +39,6 @@ class LeftClient:
     """One client that no longer takes part.
 
     Attributes:
-        client: Its name.
         pseudonym: Its name in the ledger, None if it never introduced itself.
         action: Whether the client left, or the operator removed it.
         time: When the coordinator noted it.
@@ -163,8 +162,6 @@ class LeavingTransport:
     """The transport of a run whose clients may leave: it sends nothing to clients that have left.
 
     Attributes:
-        transport: Carries the messages.
-        run_id: The run.
         roll: Who takes part; a client that states that it has left is removed at once.
         known: Names each client's key, None against a semi-honest server.
         records: Holds the notes of clients that have left.

@@ -65,7 +65,6 @@ class _Standing:
     """The content of the log at the beginning of a stage.
 
     Attributes:
-        place: The stage's place.
         attempt: The attempt of the newest committed round.
         size: How many leaves the log has.
         signer: The log's key.
@@ -108,9 +107,6 @@ class Courier:
     holds the same vectors, digests of uploads in a file would tell which client gave which entry.
 
     Attributes:
-        transport: Carries the messages.
-        run_id: The run.
-        roll: Who takes part.
         budget: The delta and the accountant of the epsilons that receipts state.
         records: Where the log is.
     """

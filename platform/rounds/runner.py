@@ -210,8 +210,6 @@ class Exchange:
     """Sends an attempt's stages, counts bytes and keeps results.
 
     Attributes:
-        transport: Carries the messages.
-        plan: The attempt.
         journal: Keeps the results of stages.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         up: Bytes received so far.
@@ -436,7 +434,6 @@ class RoundRunner:
     """Runs attempts over one transport.
 
     Attributes:
-        transport: Carries the messages.
         noise_of: Returns the source of the coordinator's own noise of a round and attempt.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         noise_state: The state that the coordinator's noise of the last committed sum left.

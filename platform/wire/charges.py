@@ -44,7 +44,6 @@ class Charges:
     """All charges of one client.
 
     Attributes:
-        pseudonym: The client's pseudonym.
         made: When the coordinator's ledger was read, with a time zone.
         runs: By name, all runs to which the client was ever invited.
     """

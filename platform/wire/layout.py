@@ -82,7 +82,6 @@ class Totals:
 
     Attributes:
         sums: The sum of the (weighted) vectors, extra coordinates included.
-        clients: How many were summed.
         weight: Sum of the weights; equals `clients` where they are uniform.
         noise_state: As in `NoisedSum`.
     """
@@ -115,7 +114,6 @@ class UploadLayout:
     """The vector of one method's uploads.
 
     Attributes:
-        spec: The shared tensors.
         weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
         extras: Names of the coordinates that follow the update's own.
         largest_weight: Most examples that a client of this run may claim, which all parties know
@@ -281,7 +279,6 @@ class Fetched:
     """The experts that one client receives before it personalises.
 
     Attributes:
-        experts: The experts in their order.
         own: The place of its own entry among them, None without an entry.
     """
 

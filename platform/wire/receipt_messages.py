@@ -99,12 +99,10 @@ class Receipt:
         consistency: Proves that the first `since` leaves have not changed.
         leaves: All leaves of the client in this run since then.
         epsilons: The client's spending in this run, by adversary; infinity without a bound.
-        delta: The delta of the epsilons.
         accountant: The configured accountant.
         uploads: Uploads that came from the client since the receipt before, as far as the
             coordinator knows: a restart forgets earlier uploads.
         signed: The bytes under the signature; empty before it is signed.
-        signature: The signature by the log's key.
     """
 
     envelope: Envelope

@@ -76,7 +76,6 @@ class InProcessTransport:
     process is killed in between, no client has answered.
 
     Attributes:
-        handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
         stage: A context that makes these clients' writes durable at its end, or discards all of

@@ -110,9 +110,7 @@ class Running:
     Attributes:
         folder: Holds keys, certificates and `*.log`.
         python: The interpreter of the environment in which Flower is installed.
-        commands: The arguments of each process.
         root: Signs the certificates.
-        processes: The processes that were started.
     """
 
     folder: Path

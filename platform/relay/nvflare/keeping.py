@@ -73,7 +73,6 @@ class _Job:
 
     Attributes:
         name: FLARE's name for the job.
-        sites: The sites that run it.
         submitted: The time of submission, in seconds of this process's monotonic clock.
         unseen: In how many checks in a row it was missing at the server.
         ending: Whether the keeper has told it to end.
