@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -221,6 +221,11 @@ class PromptMethod(AveragedMethod):
     encoder: PromptEncoder
     config: PromptConfig
     classes: tuple[str, ...]
+
+    @classmethod
+    def built(cls, config: PromptConfig, task: m.Task) -> Self:
+        """Return the method for a task; refuse a prompt that does not fit into its backbone."""
+        return cls(build_encoder(config, task), config, task.classes)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, averaged over clients."""
