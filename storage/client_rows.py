@@ -168,11 +168,20 @@ class ClientSessions:
             SessionMovedError: If the session is not `after` any more.
             InvalidRecordError: If the record is older than the session, or a value is invalid.
         """
-        _require(record)
+        require_text(run_id=record.run_id)
+        require_count(round_number=record.round_number, attempt=record.attempt)
+        require_count(noiseless_round=record.noiseless_round)
+        require_bytes(state=record.state)
         require_bytes(request_digest=request_digest, reply=reply)
-        if after is not None:
-            _require_forward(after, record)
         is_new = after is None or _place(after) != _place(record)
+        # Once a round's vector has left without noise, later attempts must not forget that.
+        if after is not None and (
+            _place(record) < _place(after) or record.noiseless_round < after.noiseless_round
+        ):
+            raise InvalidRecordError(
+                f"round {record.round_number}, attempt {record.attempt} is older than round"
+                f" {after.round_number}, attempt {after.attempt}, which this client answered"
+            )
         with self._transaction() as rows:
             _move(rows, after, record)
             if is_new:
@@ -211,22 +220,6 @@ def _columns(record: SessionRecord) -> dict[str, object]:
 
 def _place(record: SessionRecord) -> tuple[int, int]:
     return record.round_number, record.attempt
-
-
-def _require_forward(known: SessionRecord, record: SessionRecord) -> None:
-    # Once a round's vector has left without noise, later attempts must not forget that.
-    if _place(record) < _place(known) or record.noiseless_round < known.noiseless_round:
-        raise InvalidRecordError(
-            f"round {record.round_number}, attempt {record.attempt} is older than round"
-            f" {known.round_number}, attempt {known.attempt}, which this client answered"
-        )
-
-
-def _require(record: SessionRecord) -> None:
-    require_text(run_id=record.run_id)
-    require_count(round_number=record.round_number, attempt=record.attempt)
-    require_count(noiseless_round=record.noiseless_round)
-    require_bytes(state=record.state)
 
 
 class ClientReceipts:

@@ -343,15 +343,12 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
     texts: list[str] = []
     flat: list[Any] = []
     for name, value in where.items():
-        several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
+        is_several = type(value) in _SEVERAL
+        several = list(cast("Collection[Any]", value)) if is_several else [value]
         # Nothing equals NULL; an empty list is not valid SQL everywhere.
         texts.append(f"{name} IN ({', '.join('?' * len(several)) or 'NULL'})")
         flat += several
     return f" WHERE {' AND '.join(texts)}", flat
-
-
-def _is_several(value: object) -> bool:
-    return type(value) in _SEVERAL
 
 
 _SEVERAL: Final = frozenset({tuple, list})

@@ -40,9 +40,15 @@ from platform.experiment.environment import resolve_device
 from platform.experiment.exported_models import TrainedModel
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.holder.checking import look_at_images
-from platform.holder.own_limits import own_limits, require_within
 from platform.holder.serving import Host, Serving
-from platform.holder.settings import HolderSettings, own_credentials, own_hints, own_identity
+from platform.holder.settings import (
+    HolderSettings,
+    own_credentials,
+    own_hints,
+    own_identity,
+    own_limits,
+    require_within,
+)
 from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
 from platform.parties.profile import (

@@ -18,8 +18,7 @@ from platform.cli.keeping import show_manifest
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.own_limits import Spending, account_of, own_account
-from platform.holder.settings import load_holder
+from platform.holder.settings import Spending, account_of, load_holder, own_account
 from platform.holder.store import (
     back_up_store,
     leave_runs,

@@ -17,8 +17,13 @@ from platform.data.checking import examine
 from platform.data.loaders.own_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
-from platform.holder.own_limits import allowed_mechanisms, own_account
-from platform.holder.settings import HolderSettings, own_hints, own_identity
+from platform.holder.settings import (
+    HolderSettings,
+    allowed_mechanisms,
+    own_account,
+    own_hints,
+    own_identity,
+)
 from platform.holder.store import read_store
 from platform.relay.packets import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint

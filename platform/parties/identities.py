@@ -16,7 +16,7 @@ from platform.config import RunConfig
 from platform.disk.files import write_bytes, written
 from platform.errors import ConfigError
 from platform.protection.charging import Source
-from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SecureTerms
 from platform.wire.transport import ClientId
 from privacy import Authentication
 from privacy.secure_aggregation import (

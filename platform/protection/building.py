@@ -16,8 +16,7 @@ from platform.config.schema import PoolConfig
 from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.extras import Extras, Grouping
-from platform.protection.secure_terms import secure_terms, smallest_real_sum
-from platform.protection.sums import SumProtection
+from platform.protection.sums import SumProtection, secure_terms, smallest_real_sum
 from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout, vector_length
 from privacy import (

@@ -19,8 +19,7 @@ from methods import Arrays, LocalResult
 from platform.errors import ProtocolError
 from platform.mechanisms import EntryNoise
 from platform.protection.extras import Extras, around, require_one_block
-from platform.protection.secure_terms import SecureTerms
-from platform.protection.sums import SumProtection, protect
+from platform.protection.sums import SecureTerms, SumProtection, protect
 from platform.wire.layout import (
     LARGEST_COORDINATE,
     Spec,

@@ -13,7 +13,7 @@ from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.charging import is_charged
-from platform.protection.secure_terms import SecureTerms, terms_of_others
+from platform.protection.sums import SecureTerms, terms_of_others
 from platform.reports.blocks import Basis, Figure, Place, epsilon_text
 from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from privacy import MechanismFacts, ReleaseKey

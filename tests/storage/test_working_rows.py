@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
+from storage.client_files import MOST_BYTES, WorkingRows
 from storage.client_tables import Failures, Sessions
 from storage.engine import BEGIN_WRITE, Statements
 from storage.sealing import Rows
-from storage.working_rows import MOST_BYTES, WorkingRows
 
 CLIENTS = ("a", "b")
 RUNS = ("r", "s")

@@ -23,7 +23,7 @@ from platform.experiment.canaries import KEY_FILE, CanaryMethod
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.protection.building import protect_run
-from platform.protection.secure_terms import secure_terms, terms_of_others
+from platform.protection.sums import secure_terms, terms_of_others
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
 from privacy import CentralNoise, central

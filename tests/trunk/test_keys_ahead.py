@@ -20,7 +20,7 @@ from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.client_state import decode_session
 from platform.protection.charging import Limits
-from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SecureTerms
 from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver

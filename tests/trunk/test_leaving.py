@@ -12,8 +12,7 @@ from platform.cli.app import main as coordinator_main
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
-from platform.holder.own_limits import own_account
-from platform.holder.settings import load_holder, private_key
+from platform.holder.settings import load_holder, own_account, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client
 from platform.parties.identities import create_key, write_enrolment

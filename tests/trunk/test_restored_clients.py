@@ -29,8 +29,7 @@ from platform.errors import (
     ProtocolError,
 )
 from platform.holder.checking import check_holder
-from platform.holder.own_limits import own_account
-from platform.holder.settings import HolderSettings, load_holder
+from platform.holder.settings import HolderSettings, load_holder, own_account
 from platform.holder.store import back_up_store, own_store, restore_store
 from platform.parties.client_state import catch_up
 from platform.rounds.attempts import charges_of

@@ -14,7 +14,7 @@ from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError
 from platform.parties.identities import client_names
 from platform.protection.building import protect_run
-from platform.protection.secure_terms import SecureTerms, meets, secure_terms
+from platform.protection.sums import SecureTerms, meets, secure_terms
 from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.observing import SilentObserver
 from privacy import DistributedNoise
