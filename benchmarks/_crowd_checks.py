@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks._crowd import Losses
 from platform.agreement.checking import disagreements, faults_of
-from platform.agreement.ledgers import OwnLedger, config_of
 from platform.agreement.reading import read_records
+from platform.agreement.trail import OwnLedger, config_of
 from platform.disk.opening import open_existing
-from platform.holder.own_limits import own_account
-from platform.holder.settings import load_holder
+from platform.holder.settings import load_holder, own_account
 from platform.mechanisms import BUILT_IN
 from storage import open_client_store
 

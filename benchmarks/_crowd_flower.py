@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from platform.relay.flower.connection import create_key, request_certificate
-from platform.relay.flower.development import DevelopmentRoot, Running, _commands, _free_port
-from platform.relay.links import development_enrolment
+from platform.relay.flower.development import DevelopmentRoot, Running, _commands
+from platform.relay.links import development_enrolment, free_ports
 
 PYTHON = Path(__file__).resolve().parents[1] / ".venv-flower" / "bin" / "python"
 
@@ -35,7 +35,7 @@ def flower_of_many(
     (folder / "enrolment.json").write_bytes(development_enrolment(enrolled))
     places = {name: str(path) for name, path in sockets.items()}
     (folder / "places.json").write_text(json.dumps(places), "utf-8")
-    address = f"localhost:{_free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
     commands = _commands(folder, hub, sockets, address)
     running = Running(folder=folder, python=PYTHON, commands=commands, root=root)
     try:

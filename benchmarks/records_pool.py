@@ -29,8 +29,7 @@ import storage
 from methods import PoolPolicy, TensorSpec
 from platform.protection.building import PoolRules
 from platform.rounds.pool import ResidentPool
-from platform.wire.codec import decode_arrays
-from platform.wire.layout import encode_entry
+from platform.wire.codec import decode_arrays, encode_arrays
 
 ENTRIES, SIZE, CLIENTS, K = sized((10_000, 8192, 100, 9), (50, 64, 10, 9))
 AIM_MS = 50.0
@@ -119,7 +118,7 @@ def measure(
     started = time.perf_counter()
     expected = _each(found, handles[0])
     seconds["each"] = time.perf_counter() - started
-    if [encode_entry(expert) for expert in together[0]] != expected:
+    if [encode_arrays(expert) for expert in together[0]] != expected:
         raise SystemExit("the pool served other experts than the comparison of each entry finds")
     return PoolSpeed(entries, size, clients, seconds)
 
@@ -139,7 +138,7 @@ def _fill(database: storage.Database, handles: Sequence[bytes], size: int) -> No
         # Like prompts: all about one start, each at some distance, with its own noise.
         drawn = (base + rng.standard_normal(size, np.float32) for _ in handles)
         entries = [
-            (name, encode_entry({"context": entry}))
+            (name, encode_arrays({"context": entry}))
             for name, entry in zip(handles, drawn, strict=True)
         ]
         unit.pool.add_generation(RUN, 1, entries)

@@ -225,14 +225,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none, or its tower does
-            not begin with a convolution.
-        MethodError: If styles are single, the network takes no images, or its first layer starts
-            untrained.
-    """
+    """Build the method; refuse single styles, or a network whose first layer they do not fit."""
     if config.style == "single":
         raise MethodError(
             "method.style: 'single' hands each image's own statistics to all clients; a bound on a "

@@ -8,15 +8,11 @@ epochs are one local training of T x E epochs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from methods.interface import method as m
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, build_encoder
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod
 
-
-@dataclass(frozen=True)
-class Config(PromptConfig):
-    """Options: those of every prompt."""
+Config = PromptConfig
 
 
 class CoOp(PromptMethod):
@@ -48,6 +44,4 @@ class CoOp(PromptMethod):
         return self.prompt_logits(view.personal[CONTEXT], batch, classes)
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return CoOp(build_encoder(config, task), config, task.classes)
+build = CoOp.built

@@ -169,12 +169,7 @@ def stated_deviation(
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If there are more factors than context tokens.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse more factors than context tokens."""
     encoder = build_encoder(config, task)
     most = min(encoder.spec.shape)
     if config.rank > most:

@@ -195,12 +195,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none.
-        MethodError: If spectra are those of single images, or the network takes no images.
-    """
+    """Build the method; refuse spectra of single images, and a network without images."""
     if config.spectrum != "client_mean":
         raise MethodError(
             f"method.spectrum: {config.spectrum!r} hands spectra of single images, which are close "

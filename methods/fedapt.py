@@ -166,12 +166,7 @@ def mixture(answers: Tensor, temperature: float) -> Tensor:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the task names no domain.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse a task without domains."""
     encoder = build_encoder(config, task)
     if not task.domains:
         raise MethodError(

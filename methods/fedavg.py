@@ -6,18 +6,13 @@ Algorithm 1: clients train the whole network, the server averages by number of e
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import SplitMethod
 
 VARIANTS = ({"network": "fasttext"}, {"network": "clip", "lora_rank": 2})
 
-
-@dataclass(frozen=True)
-class Config(NetworkConfig):
-    """Options."""
+Config = NetworkConfig
 
 
 class FedAvg(SplitMethod):

@@ -78,11 +78,7 @@ class FedBabu(FedPer):
         return {name: trained[name] for name in (*self.personal_layers, *self.fine_tuned)}
 
     def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
-        """Return arrays of the client's network; a body of its own replaces the shared one.
-
-        Raises:
-            MethodError: If there is no head.
-        """
+        """Return the client's network, with its own body if it has one; it must have a head."""
         own = {name: view.personal[name] for name in self.shared_layers if name in view.personal}
         return {**super().whole_model_of(view), **own}
 

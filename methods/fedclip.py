@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.networks.layers import Parameters, linear_start
+from methods.networks.layers import Parameters, linear, linear_start
 from methods.networks.method import BatchObjective
 from methods.prompts.prompt import Captions, as_tensor, as_tensors, require_backbone
 
@@ -121,8 +121,7 @@ def adapt(adapter: Parameters, image: Tensor) -> Tensor:
 
     The adapter has `inner.weight`, `inner.bias`, `outer.weight`, `outer.bias`.
     """
-    hidden = functional.linear(image, adapter["inner.weight"], adapter["inner.bias"]).tanh()
-    scores = functional.linear(hidden, adapter["outer.weight"], adapter["outer.bias"])
+    scores = linear(adapter, "outer", linear(adapter, "inner", image).tanh())
     return functional.normalize(scores.softmax(dim=-1) * image, dim=-1)
 
 
@@ -137,12 +136,7 @@ def symmetric_losses(logits: Tensor) -> Tensor:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the template has no `{}`.
-        BackboneError: If the task has no backbone.
-    """
+    """Build the method; refuse a template without `{}`."""
     captions = Captions(require_backbone(task), config.template)
     captions.require_room(task.classes)
     return FedClip(captions, config, task.classes)

@@ -146,12 +146,7 @@ class FedCoCoOp(AveragedMethod):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the Meta-Net would have no hidden unit.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse a Meta-Net without a hidden unit."""
     encoder = build_encoder(config, task)
     width = encoder.backbone.embed_dim
     if config.meta_reduction > width:

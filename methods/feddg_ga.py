@@ -158,11 +158,7 @@ class FedDGGA(OverMethod):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Move the weights by the gaps, then the base's state by the weighted mean.
-
-        Raises:
-            MethodError: If the platform did not hand over the updates one by one.
-        """
+        """Move the weights by single clients' gaps, then the base's state by the weighted mean."""
         updates = aggregate.each()
         if not updates:
             return state
@@ -249,11 +245,7 @@ def scores(
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the base's network needs a CLIP model and the task has none.
-    """
+    """Build the method around its base."""
     module, options = _MODULES[config.base], config.base_options
     chosen = module.Config(**options) if isinstance(options, Mapping) else options
     return FedDGGA(module.build(chosen, task), config, task.classes, task.population)

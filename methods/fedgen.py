@@ -245,11 +245,7 @@ class FedGen(FedAvg):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Return FedAvg's mean change, then the generator's training.
-
-        Raises:
-            MethodError: If the server needs each client's own head and did not get it.
-        """
+        """Return FedAvg's mean change, then the generator's training."""
         moved = super().server_update(state, aggregate, pool, rng)
         trained = descend(
             self.tensors({name: state[name] for name in self.generator.layers}),
@@ -259,11 +255,7 @@ class FedGen(FedAvg):
         return {**moved, **trained}
 
     def teachers(self, state: m.Arrays, moved: m.Arrays, aggregate: m.Aggregate) -> Teachers:
-        """Return the heads after this round, whose broadcast was `state` and result is `moved`.
-
-        Raises:
-            MethodError: If the server needs each client's own head and did not get it.
-        """
+        """Return the heads after this round, whose broadcast was `state` and result is `moved`."""
         if self.config.ensemble == "mean":
             heads, trust = [moved], np.ones((1, len(self.classes)))
         else:

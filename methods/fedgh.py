@@ -109,11 +109,7 @@ class FedGH(LgFedAvg):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Train the head.
-
-        Raises:
-            MethodError: If the server needs each client's own prototypes and did not get them.
-        """
+        """Train the head."""
         rows, labels = self.pairs(aggregate)
         head = self.tensors({name: state[name] for name in self.head_layers})
         losses = self.losses(torch.from_numpy(rows), torch.from_numpy(labels), rng)
@@ -121,11 +117,7 @@ class FedGH(LgFedAvg):
         return {**state, **descend(head, losses, partial(torch.optim.SGD, lr=rate))}
 
     def pairs(self, aggregate: m.Aggregate) -> Pairs:
-        """Return the head's training data, in the order of the clients' keys.
-
-        Raises:
-            MethodError: If the server needs each client's own prototypes and did not get them.
-        """
+        """Return the head's training data, in the order of the clients' keys."""
         floor = self.config.presence_floor
         if self.config.prototypes == "mean":
             return known_prototypes(aggregate.values, floor / aggregate.cohort_size)
@@ -153,12 +145,7 @@ def _head_loss(rows: Tensor, labels: Tensor, head: Parameters) -> Tensor:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If a floor above one client's flag would leave out every class.
-        BackboneError: If the network needs a CLIP model and the task has none.
-    """
+    """Build the method; refuse a floor above one client's flag if clients stand for themselves."""
     method = FedGH.built(config, task)
     if config.prototypes == "mean":
         return replace(method, visibility=m.Visibility.AGGREGATE_ONLY)

@@ -143,13 +143,7 @@ class FedMaPLe(AveragedMethod):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If a tower has fewer layers than prompts need.
-        BackboneError: If the task has no backbone, its image tower takes no prompts, or the prompt
-            does not fit into it.
-    """
+    """Build the method; refuse a tower with fewer layers than prompts need."""
     backbone = require_backbone(task)
     image = DeepImageEncoder.of(backbone)
     text = DeepTextEncoder(backbone, config.context_tokens, config.context_init)

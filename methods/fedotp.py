@@ -208,12 +208,7 @@ class FedOTP(PromptMethod):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the task has no backbone, its image tower gives no tokens, or the prompt
-            does not fit into it.
-    """
+    """Build the method; refuse an image tower without tokens."""
     encoder = build_encoder(config, task)
     # Asked here, so that a tower without tokens is refused before anything is encoded.
     _ = encoder.backbone.image_tower

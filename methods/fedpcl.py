@@ -109,11 +109,7 @@ class FedPCL(TableMethod):
         return {OWN + TABLE: means, OWN + KNOWN: flags}
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return the network and the table by which it predicts.
-
-        Raises:
-            MethodError: If there is no personal part.
-        """
+        """Return the network and the table by which it predicts; refuse a view without either."""
         table = table_of(view.broadcast)
         if self.config.inference == "own_prototypes":
             table = {name: view.personal.get(OWN + name, row) for name, row in table.items()}

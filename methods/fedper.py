@@ -7,16 +7,11 @@ Its personal module, for PM-MoE, is the head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import ModularMethod
 
-
-@dataclass(frozen=True)
-class Config(NetworkConfig):
-    """Options."""
+Config = NetworkConfig
 
 
 class FedPer(ModularMethod):

@@ -259,12 +259,7 @@ class FedPGP(PromptMethod):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the template has no `{}`.
-        BackboneError: If the task has no backbone, or prompt or captions do not fit into it.
-    """
+    """Build the method; refuse a template without `{}`."""
     encoder = build_encoder(config, task)
     placeholder = f"{'X ' * config.context_tokens}{{}}."
     template = config.template if config.clip_reference == "template" else placeholder

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from methods.interface import method as m
 from methods.networks.layers import Parameters
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor
 
 LEARNED = "learned"
 """Whether a round has been averaged: 0 or 1, broadcast beside the prompt."""
@@ -121,6 +121,4 @@ def projection(
     return allowed
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return FedPR(build_encoder(config, task), config, task.classes)
+build = FedPR.built

@@ -95,11 +95,7 @@ class FedProto(TableMethod):
         return {OWN: flags}
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """Return the network, the global prototypes, and the client's classes.
-
-        Raises:
-            MethodError: If there is no personal part.
-        """
+        """Return the network, the global prototypes, and the client's classes."""
         own = {name: value for name, value in view.personal.items() if name == OWN}
         return {**super().whole_model_of(view), **table_of(view.broadcast), **own}
 

@@ -35,7 +35,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.networks.layers import Parameters, linear_start
+from methods.networks.layers import Parameters, linear, linear_start, norm
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
     Captions,
@@ -45,6 +45,8 @@ from methods.prompts.prompt import (
     as_tensor,
     as_tensors,
     build_encoder,
+    cosine_logits,
+    text_losses,
 )
 
 QUERIES = "queries"
@@ -84,11 +86,6 @@ class FedTPG(AveragedMethod):
     def couples_examples(self) -> bool:
         """A loss over the client's own classes depends on its other examples."""
         return self.config.names == "own"
-
-    @property
-    def logit_scale(self) -> float:
-        """Inverse temperature of the model."""
-        return self.encoder.backbone.logit_scale
 
     @property
     def learns_one_class(self) -> bool:
@@ -134,9 +131,8 @@ class FedTPG(AveragedMethod):
             return {"text": self.text_features(parameters, classes)}
 
         def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-            logits = self.logit_scale * batch["features"] @ encoded["text"].T
-            labels = positions[batch["labels"]]
-            return functional.cross_entropy(logits, labels, reduction="none")
+            among_asked = {**batch, "labels": positions[batch["labels"]]}
+            return text_losses(self.encoder.backbone, encoded["text"], among_asked)
 
         return EncodedObjective(frozenset(self.shared_spec()), encode, losses)
 
@@ -149,17 +145,15 @@ class FedTPG(AveragedMethod):
         """Return CLIP's logits (n, C) under the context of the asked classes."""
         backbone = self.encoder.backbone
         with torch.no_grad():
-            net = as_tensors(view.broadcast, backbone)
-            text = self.text_features(net, classes)
-            logits = self.logit_scale * as_tensor(batch["features"], backbone) @ text.T
-        return logits.cpu().numpy().astype(np.float32)
+            text = self.text_features(as_tensors(view.broadcast, backbone), classes)
+        return cosine_logits(text, batch, backbone)
 
 
 def shapes_of(config: Config, width: int, features: int) -> dict[str, tuple[int, ...]]:
     """Return shapes of the net's arrays, for tokens of width w and text features of width d."""
     shapes: dict[str, tuple[int, ...]] = {QUERIES: (config.context_tokens, width)}
-    for norm, size in zip(NORMS, (width, features, width), strict=True):
-        shapes |= {f"{norm}.weight": (size,), f"{norm}.bias": (size,)}
+    for name, size in zip(NORMS, (width, features, width), strict=True):
+        shapes |= {f"{name}.weight": (size,), f"{name}.bias": (size,)}
     for name, size in zip(PROJECTIONS, (width, features, features), strict=True):
         shapes |= {f"{name}.weight": (width, size), f"{name}.bias": (width,)}
     hidden = EXPANSION * width
@@ -194,36 +188,21 @@ def started(rng: m.Rng, name: str, shape: tuple[int, ...]) -> NDArray[np.float32
 
 def generated(parameters: Parameters, names: Tensor, heads: int) -> Tensor:
     """Return the context (m, w) of class names from their text features (n, d)."""
-    seen = normed(parameters, "name_norm", names)
-    query = _linear(parameters, "query", normed(parameters, "query_norm", parameters[QUERIES]))
-    key, value = (_linear(parameters, name, seen) for name in ("key", "value"))
+    seen = norm(parameters, "name_norm", names)
+    query = linear(parameters, "query", norm(parameters, "query_norm", parameters[QUERIES]))
+    key, value = (linear(parameters, name, seen) for name in ("key", "value"))
     query, key, value = (
         part.reshape(len(part), heads, -1).transpose(0, 1) for part in (query, key, value)
     )
     attended = functional.scaled_dot_product_attention(query, key, value)
-    found = _linear(parameters, "out", attended.transpose(0, 1).flatten(1))
-    hidden = _linear(parameters, "inner", normed(parameters, "forward_norm", found))
+    found = linear(parameters, "out", attended.transpose(0, 1).flatten(1))
+    hidden = linear(parameters, "inner", norm(parameters, "forward_norm", found))
     passed, gate = hidden.chunk(2, dim=-1)
-    return found + _linear(parameters, "outer", passed * functional.gelu(gate))
-
-
-def normed(parameters: Parameters, name: str, rows: Tensor) -> Tensor:
-    """Return rows after one of the net's layer norms."""
-    weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
-    return functional.layer_norm(rows, weight.shape, weight, bias)
-
-
-def _linear(parameters: Parameters, name: str, rows: Tensor) -> Tensor:
-    return functional.linear(rows, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+    return found + linear(parameters, "outer", passed * functional.gelu(gate))
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the heads do not divide the token width.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse heads that do not divide the token width."""
     encoder = build_encoder(PromptConfig(context_tokens=config.context_tokens), task)
     width = encoder.backbone.token_dim
     if width % config.heads:

@@ -13,8 +13,6 @@ vector: pixels, CLIP features, or a text's mean embedding under the client's *ow
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
 from methods.networks.extractors import NetworkConfig
@@ -23,10 +21,7 @@ from methods.networks.method import FED, GATED, HEAD, ModularMethod
 
 VARIANTS = ({"network": "features"}, {"network": "fasttext"})
 
-
-@dataclass(frozen=True)
-class Config(NetworkConfig):
-    """Options."""
+Config = NetworkConfig
 
 
 class LgFedAvg(ModularMethod):

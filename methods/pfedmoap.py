@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.method import CountsWith
-from methods.networks.layers import Parameters, linear_start
+from methods.networks.layers import Parameters, linear, linear_start
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -121,9 +121,9 @@ class AttentionGate(Gate):
     def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features; the image is the query, experts are keys and values."""
         attention = self._attention(parameters, image, experts)
-        value = self._heads(_project(parameters, "value", experts))
+        value = self._heads(linear(parameters, "gate.value", experts))
         mixed = torch.einsum("bche,echd->bchd", attention, value)
-        return _project(parameters, "output", mixed.flatten(-2))
+        return linear(parameters, "gate.output", mixed.flatten(-2))
 
     def weights(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
@@ -131,8 +131,8 @@ class AttentionGate(Gate):
 
     def _attention(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return softmax over experts of the scores, (B, C, heads, E)."""
-        query = self._heads(_project(parameters, "query", image))
-        key = self._heads(_project(parameters, "key", experts))
+        query = self._heads(linear(parameters, "gate.query", image))
+        key = self._heads(linear(parameters, "gate.key", experts))
         head = self.dim // self.heads
         factor = PUBLISHED_GATE_SCALE if self.scale == "10" else 1.0 / math.sqrt(head)
         scores = torch.einsum("bhd,echd->bche", query, key) * factor
@@ -171,12 +171,7 @@ class LinearGate(Gate):
         return self._shares(parameters, self.pool(image), experts)
 
     def _shares(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
-        return _project(parameters, "linear", image)[:, : len(experts)].softmax(-1)
-
-
-def _project(parameters: Parameters, name: str, value: Tensor) -> Tensor:
-    weight: Any = parameters[f"gate.{name}.weight"]
-    return functional.linear(value, weight, parameters[f"gate.{name}.bias"])
+        return linear(parameters, "gate.linear", image)[:, : len(experts)].softmax(-1)
 
 
 VARIANTS = ({"gate_sharing": "aggregated"}, {"gate": "linear"})
@@ -388,13 +383,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the gate does not fit the backbone, or there are more experts than other
-            clients.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse an unfit gate, and more experts than other clients."""
     encoder = build_encoder(config, task)
     width = encoder.backbone.embed_dim
     if task.population < 2:

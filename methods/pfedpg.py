@@ -171,11 +171,7 @@ class PFedPG(MethodDefaults):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Move the generator so that each prompt of the round moves as its client moved it.
-
-        Raises:
-            MethodError: If the platform did not hand over the updates one by one.
-        """
+        """Move the generator so that each prompt of the round moves as its client moved it."""
         updates = aggregate.each()
         shared = {name: _leaf(state[name]) for name in (BASE, *MATRICES)}
         leaves, wanted = dict(shared), torch.zeros((), dtype=torch.float64)
@@ -194,11 +190,7 @@ class PFedPG(MethodDefaults):
         return {**state, **moved}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)) under the client's prompts and head.
-
-        Raises:
-            MethodError: If the task lacks a class, or there is no head.
-        """
+        """Return logits (n, len(classes)) under the client's prompts and head, which it needs."""
         columns = columns_of(classes, self.classes)
         if not view.personal:
             raise MethodError("client: none, but the head is a client's own; valid: one client")
@@ -252,12 +244,7 @@ def _leaf(array: NDArray[Any]) -> Tensor:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the heads do not divide the token width.
-        BackboneError: If the task has no backbone, or its image tower takes no prompts.
-    """
+    """Build the method; refuse heads that do not divide the token width."""
     backbone = require_backbone(task)
     image = DeepImageEncoder.of(backbone)
     if image.width % config.heads:

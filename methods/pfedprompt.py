@@ -35,7 +35,7 @@ from torch.nn import functional
 
 from methods.interface import method as m
 from methods.interface.method import CountsWith
-from methods.prompts.prompt import PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.prompts.prompt import PromptConfig, PromptMethod, as_tensor
 
 FEATURES, LABELS = "memory.features", "memory.labels"
 
@@ -107,6 +107,4 @@ def attend(image: Tensor, remembered: Tensor, sharpness: float) -> Tensor:
     return (sharpness * image @ remembered.T).softmax(dim=-1)
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return PFedPrompt(build_encoder(config, task), config, task.classes)
+build = PFedPrompt.built

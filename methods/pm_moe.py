@@ -105,11 +105,7 @@ class PMMoE(OverMethod):
     def personalise(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.Arrays:
-        """Train a fresh gate over the experts; without experts, do what the base does.
-
-        Raises:
-            MethodError: If an expert is of another shape.
-        """
+        """Train a fresh gate over the experts; without experts, do what the base does."""
         if not view.experts:
             return self._refined(view, data, trainer, rng)
         # A client without an entry of its own has not trained its module to the end.
@@ -123,11 +119,7 @@ class PMMoE(OverMethod):
         return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)) of the mixture; of the base without a gate.
-
-        Raises:
-            MethodError: If the task lacks a class, or an expert is of another shape.
-        """
+        """Return logits (n, len(classes)) of the mixture; of the base without a gate."""
         if not has_gate(view):
             return self.base.predict(view, batch, classes)
         columns, mixture = columns_of(classes, self.base.classes), self._mixture(view)
@@ -219,13 +211,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the base's network needs a CLIP model and the task has none.
-        MethodError: If more experts are asked for than there are clients, or all modules would be
-            the same.
-    """
+    """Build the method; refuse more experts than clients, or modules that are all the same."""
     if config.top_k is not None and config.top_k > task.population:
         raise MethodError(
             f"method.top_k: {config.top_k} is more experts than the pool has, which holds one of "

@@ -111,11 +111,7 @@ class PromptFedAMP(PromptMethod):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Return new messages for the clients of the round.
-
-        Raises:
-            MethodError: If the platform did not hand over the updates one by one.
-        """
+        """Return new messages for the clients of the round, whose single updates they need."""
         updates = aggregate.each()
         if not updates:
             return state
@@ -153,12 +149,7 @@ def attentive_messages(
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If `alpha` is so large that messages would not be convex combinations.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse an `alpha` with which messages are no convex combinations."""
     encoder = build_encoder(config, task)
     alpha = config.sigma / task.population if config.alpha is None else config.alpha
     if alpha * (task.population - 1) > config.sigma:

@@ -96,11 +96,7 @@ class PromptFedPer(PromptMethod):
         return m.LocalResult(update, None, {PERSONAL: trained[PERSONAL]})
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the global base and the own part.
-
-        Raises:
-            MethodError: If there is no own part: the base alone is not a prompt.
-        """
+        """Return CLIP's logits (n, C) under the global base and the own part, which it needs."""
         if PERSONAL not in view.personal:
             raise MethodError(
                 "client: none, but a part of the prompt is a client's own; valid: one client"
@@ -110,12 +106,7 @@ class PromptFedPer(PromptMethod):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If more context vectors are shared than there are.
-        BackboneError: If the task has no backbone or the prompt does not fit into it.
-    """
+    """Build the method; refuse more shared context vectors than there are."""
     encoder = build_encoder(config, task)
     if config.base_tokens > config.context_tokens:
         raise MethodError(

@@ -23,7 +23,6 @@ from methods.prompts.prompt import (
     PromptConfig,
     PromptMethod,
     as_tensor,
-    build_encoder,
     train_prompt_near,
 )
 
@@ -66,6 +65,4 @@ class PromptFedProx(PromptMethod):
         return m.LocalResult({CONTEXT: context - start}, None, view.personal)
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return PromptFedProx(build_encoder(config, task), config, task.classes)
+build = PromptFedProx.built

@@ -7,17 +7,8 @@ global prompt. Everything is in `methods.prompts.prompt`; this method changes no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from methods.prompts.prompt import PromptConfig, PromptMethod
 
-from methods.interface.method import Method, Task
-from methods.prompts.prompt import PromptConfig, PromptMethod, build_encoder
+Config = PromptConfig
 
-
-@dataclass(frozen=True)
-class Config(PromptConfig):
-    """Options: those of every prompt."""
-
-
-def build(config: Config, task: Task) -> Method:
-    """Build the method."""
-    return PromptMethod(build_encoder(config, task), config, task.classes)
+build = PromptMethod.built

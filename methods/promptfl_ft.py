@@ -23,7 +23,6 @@ from methods.prompts.prompt import (
     PromptConfig,
     PromptMethod,
     PromptObjective,
-    build_encoder,
 )
 
 
@@ -66,6 +65,4 @@ class PromptFLFineTuned(PromptMethod):
         )
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return PromptFLFineTuned(build_encoder(config, task), config, task.classes)
+build = PromptFLFineTuned.built

@@ -364,14 +364,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        BackboneError: If the network needs a CLIP model and the task has none, or its tower is not
-            a transformer of patches.
-        MethodError: If the network takes no images, or its first map has one position, hence no
-            style.
-    """
+    """Build the method; refuse a network without images, or without spread in its first map."""
     method = StableFDG.built(config, task)
     if method.staged.map_sizes[0][1] < 2:
         raise MethodError(

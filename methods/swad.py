@@ -217,11 +217,7 @@ class Swad(CentralisedMethod):
         return m.LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)) of the average, as if training had ended now.
-
-        Raises:
-            MethodError: If the task lacks a class, or there is no personal part.
-        """
+        """Return logits (n, len(classes)) of the average, as if training had ended now."""
         self.whole_model_of(view)
         averaged = m.ClientView({}, (), self.average(view.personal))
         return super().predict(averaged, batch, classes)

@@ -282,13 +282,7 @@ def prompt_logits(
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the template has no `{}`, or there are more experts than orthogonal keys.
-        BackboneError: If the task has no backbone, the prompt does not fit into it, or the model
-            has no tokens while the router needs them.
-    """
+    """Build the method; refuse more experts than keys, and a router without its tokens."""
     encoder = build_encoder(config, task)
     router = _router(config, task)
     captions = Captions(encoder.backbone, config.template)

@@ -46,12 +46,7 @@ class ZeroShot(MethodDefaults):
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method.
-
-    Raises:
-        MethodError: If the template has no `{}`.
-        BackboneError: If the task has no backbone.
-    """
+    """Build the method; refuse a template without `{}`."""
     captions = Captions(require_backbone(task), config.template)
     captions.require_room(task.classes)
     return ZeroShot(captions)

@@ -112,11 +112,7 @@ def _require_utf8(name: str, value: str) -> None:
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in a column; a forged row with a new digest may hold any text.
-
-    Raises:
-        DatabaseDamaged: If the text is not a JSON object.
-    """
+    """Return the JSON object in a column; a forged row, which may hold any text, is damage."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -102,16 +102,9 @@ class AuditRepository:
         other conditions than the written one. With a limit, `verify` has that task: reading a
         million entries takes longer than people wait for the first hundred.
 
-        Args:
-            run: Of this run; it must exist.
-            actor: By this actor.
-            action: Of this action.
-            round: Of this round.
-            channel: On this channel.
-            since: At this moment or later; with a time zone.
-            until: At this moment or earlier; with a time zone.
-            detail_contains: Text that the detail's canonical JSON contains, case-sensitive.
-            limit: The most entries to return, None for all.
+        Every filter that is not None must fit. `since` and `until` have a time zone, and both
+        moments count. `detail_contains` is text of the detail's canonical JSON, case-sensitive. The
+        run must exist. `limit` is the most entries to return.
 
         Raises:
             AuditChainBroken: The chain of a run in question does not hold.

@@ -94,11 +94,7 @@ Transaction = Callable[..., AbstractContextManager[OwnRows]]
 
 
 def identity_row(rows: OwnRows) -> Any:
-    """Return the one row that identifies the store's client.
-
-    Raises:
-        DatabaseDamaged: There is no such row.
-    """
+    """Return the one row that identifies the store's client, or `DatabaseDamaged`."""
     found = rows.read(Identity, {})
     if not found:
         raise DatabaseDamaged(
@@ -123,11 +119,6 @@ def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
 def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> None:
     """Store a personal part, in place of an earlier one."""
     rows.put(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
-
-
-def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:
-    """Delete a personal part, if there is one."""
-    rows.delete(Personal, {"run_id": run_id, "slot": slot})
 
 
 _NAMES: Final = tuple(field.name for field in fields(SessionRecord))
@@ -169,22 +160,28 @@ class ClientSessions:
     ) -> None:
         """Replace the run's session; send the reply only after this is durable.
 
-        Args:
-            record: The client's progress now.
-            after: The session behind the answer. Another process of the client may have answered
-                something else meanwhile, and then this answer must never leave.
-            request_digest: SHA-256 of the request.
-            reply: The answer to it.
+        `record` is the client's progress now, and `after` the session behind the answer: another
+        process of the client may have answered something else meanwhile, and then this answer must
+        never leave. The digest is SHA-256 of the request.
 
         Raises:
             SessionMovedError: If the session is not `after` any more.
             InvalidRecordError: If the record is older than the session, or a value is invalid.
         """
-        _require(record)
+        require_text(run_id=record.run_id)
+        require_count(round_number=record.round_number, attempt=record.attempt)
+        require_count(noiseless_round=record.noiseless_round)
+        require_bytes(state=record.state)
         require_bytes(request_digest=request_digest, reply=reply)
-        if after is not None:
-            _require_forward(after, record)
         is_new = after is None or _place(after) != _place(record)
+        # Once a round's vector has left without noise, later attempts must not forget that.
+        if after is not None and (
+            _place(record) < _place(after) or record.noiseless_round < after.noiseless_round
+        ):
+            raise InvalidRecordError(
+                f"round {record.round_number}, attempt {record.attempt} is older than round"
+                f" {after.round_number}, attempt {after.attempt}, which this client answered"
+            )
         with self._transaction() as rows:
             _move(rows, after, record)
             if is_new:
@@ -223,22 +220,6 @@ def _columns(record: SessionRecord) -> dict[str, object]:
 
 def _place(record: SessionRecord) -> tuple[int, int]:
     return record.round_number, record.attempt
-
-
-def _require_forward(known: SessionRecord, record: SessionRecord) -> None:
-    # Once a round's vector has left without noise, later attempts must not forget that.
-    if _place(record) < _place(known) or record.noiseless_round < known.noiseless_round:
-        raise InvalidRecordError(
-            f"round {record.round_number}, attempt {record.attempt} is older than round"
-            f" {known.round_number}, attempt {known.attempt}, which this client answered"
-        )
-
-
-def _require(record: SessionRecord) -> None:
-    require_text(run_id=record.run_id)
-    require_count(round_number=record.round_number, attempt=record.attempt)
-    require_count(noiseless_round=record.noiseless_round)
-    require_bytes(state=record.state)
 
 
 class ClientReceipts:
@@ -329,10 +310,9 @@ class ClientRestoring:
     def take_over(self, charged: Sequence[LedgerRow], newest: Mapping[str, tuple[int, int]]) -> int:
         """Add charges that the client's own ledger lacks, and end all attempts up to the newest.
 
-        Args:
-            charged: The client's charges, of status `reserved`; known charges stay as they are.
-            newest: By run the newest (round, attempt) that the client may have answered: the client
-                answers neither this attempt nor an older one again.
+        Charges have the status `reserved`; known charges stay as they are. `newest` has by run the
+        newest (round, attempt) that the client may have answered: it answers neither this attempt
+        nor an older one again.
 
         Returns:
             The number of added charges.
@@ -345,7 +325,7 @@ class ClientRestoring:
             pseudonym = identity_row(rows).pseudonym
             fresh = [row for row in charged if _is_new(rows, row, pseudonym)]
             for row in fresh:
-                rows.insert(Tombstones, {**_key(row), "payload_digest": _UNKNOWN_PAYLOAD})
+                rows.insert(Tombstones, {**release_key(row), "payload_digest": _UNKNOWN_PAYLOAD})
             add_rows(rows, ClientLedger, fresh)
             ends = {run_id: tuple(place) for run_id, place in newest.items()}
             for row in charged:
@@ -372,7 +352,7 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     require_ledger_row(row)
     if row.pseudonym != pseudonym:
         raise InvalidRecordError(f"pseudonym is {row.pseudonym!r}; valid: {pseudonym!r}")
-    known = read_rows(rows, ClientLedger, _key(row))
+    known = read_rows(rows, ClientLedger, release_key(row))
     if not known:
         return True
     if any(own.as_own() != row.as_own() for own in known):
@@ -383,7 +363,8 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     return False
 
 
-def _key(row: LedgerRow) -> dict[str, object]:
+def release_key(row: LedgerRow) -> dict[str, object]:
+    """Return what names one release of a client: run, round, attempt and channel."""
     names = ("run_id", "round_number", "attempt", "channel")
     return {name: getattr(row, name) for name in names}
 

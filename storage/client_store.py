@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,9 @@ from storage.client_rows import (
     ClientRestoring,
     ClientSessions,
     OwnRows,
-    drop_slot,
     fill_slot,
     identity_row,
+    release_key,
     slot_of,
     slots_of,
 )
@@ -122,10 +122,8 @@ class ClientStore:
         states and learns from the next message which of them counts: the pending state if it is
         of `last_committed` (forward), else the committed one (back).
 
-        Args:
-            run_id: The run.
-            last_committed: The newest (round, attempt) that the coordinator committed *with this
-                client's update*; None if there is none.
+        `last_committed` is the newest (round, attempt) that the coordinator committed *with this
+        client's update*; None if there is none.
 
         Raises:
             ClientAheadError: The client committed something newer, so the coordinator's database
@@ -144,7 +142,7 @@ class ClientStore:
             if pending is not None and pending[:2] == last_committed:
                 fill_slot(rows, run_id, "committed", pending)
             if pending is not None:
-                drop_slot(rows, run_id, "pending")
+                rows.delete(Personal, {"run_id": run_id, "slot": "pending"})
 
     def committed(self, run_id: str) -> PersonalState | None:
         """Return the last committed personal part, or None before the first."""
@@ -184,9 +182,8 @@ class ClientStore:
         A (run, round, attempt, channel) allows one payload, ever: another payload would be a second
         release, even if the coordinator asks for it. Sending the same payload again costs nothing.
 
-        Args:
-            row: The release, of status `reserved`.
-            payload: The bytes to be sent; the store keeps their SHA-256 only.
+        The row has the status `reserved`. The store keeps only SHA-256 of the payload, the bytes to
+        be sent.
 
         Returns:
             `reserved` for a new release, `resend` for the same bytes as before.
@@ -199,18 +196,17 @@ class ClientStore:
         require_ledger_row(row)
         require_text(noise_kind=row.noise_kind)
         digest = hashlib.sha256(payload).digest()
-        key = {
-            "run_id": row.run_id,
-            "round_number": row.round_number,
-            "attempt": row.attempt,
-            "channel": row.channel,
-        }
+        key = release_key(row)
         with self._transaction() as rows:
-            if _is_inserted(rows, {**key, "payload_digest": digest}):
+            # The table's key refuses a second tombstone; that is rare, so there is no read before.
+            try:
+                rows.insert(Tombstones, {**key, "payload_digest": digest})
+            except AlreadyExistsError:
+                (before,) = rows.read(Tombstones, key)
+            else:
                 # The table's key refuses a row without its tombstone.
                 add_rows(rows, ClientLedger, [row])
                 return "reserved"
-            (before,) = rows.read(Tombstones, key)
             ledger = read_rows(rows, ClientLedger, key)
             known = [replace(old, status="reserved") for old in ledger]
             if before.payload_digest != digest or known != [row]:
@@ -326,15 +322,6 @@ class ClientStore:
             yield OwnRows(rows, self._client)
 
 
-def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
-    # The table's key refuses a second tombstone; that is rare, so there is no read before.
-    try:
-        rows.insert(Tombstones, tombstone)
-    except AlreadyExistsError:
-        return False
-    return True
-
-
 HANDLE_SECRET_BYTES = 32
 OWN: Final = "own"
 """Name of the store in a file that holds no other."""
@@ -346,11 +333,9 @@ def open_client_store(
 ) -> ClientStore:
     """Open a client's store and check it; without a file, make it with a fresh identity.
 
-    Args:
-        path: The file, which holds no other store; its folder is created.
-        pseudonym: The name that the client must have; by default any name, and 16 random bytes in
-            hex for a new store.
-        read_only: Open an existing store, and write nothing, not even beside the file.
+    The file holds no other store; its folder is created. A new store gets the pseudonym, by default
+    16 random bytes in hex; an existing store must have it. With `read_only` an existing store is
+    opened, and nothing is written, not even beside the file.
 
     Raises:
         InvalidRecordError: The store belongs to another pseudonym.

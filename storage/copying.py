@@ -33,18 +33,10 @@ def copy_databases(main: Path, target: Path, others: Others, place: Place) -> No
 
     No commit to the first database came between its snapshot and the last of the others'. So
     together the copies equal the files that a process killed at that moment would leave behind.
+    `DatabaseBusy` means that it is written to all the time.
 
-    Args:
-        main: The first database, which exists.
-        target: Path of its copy; nothing may be there.
-        others: Called for each try; returns the other files that exist at that moment, by name.
-        place: Gives the path of the copy of each of them.
-
-    Raises:
-        NotFound: There is no database.
-        DatabaseBusy: It is written to all the time.
-        StorageFull: A copy cannot be written.
-        StorageError: A file cannot be read.
+    The main database exists, and its target does not. `others` is called for each try and returns
+    the other files that exist at that moment, by name; `place` gives the path of the copy of each.
     """
     with ExitStack() as stack:
         opened = stack.enter_context(_of_one_moment(main, others))

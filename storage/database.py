@@ -218,12 +218,10 @@ def open_database(
 ) -> Database:
     """Open the coordinator's database and check it; create or upgrade it where needed.
 
-    Args:
-        url: Such as `sqlite:///runs/sotto.db`, whose folder is created.
-        now: Tells the time, with a time zone; default is the system's clock.
-        busy_timeout: Seconds to wait for other processes.
-        read_only: Open an existing database of the newest schema, and write nothing, not even
-            beside the file, so that it may lie on a read-only medium.
+    The folder of a URL such as `sqlite:///runs/sotto.db` is created. `now` tells the time with a
+    zone, and `busy_timeout` is in seconds. With `read_only` an existing database of the newest
+    schema is opened, and nothing is written, not even beside the file, so that it may lie on a
+    read-only medium.
 
     Raises:
         InvalidRecordError: The URL names no SQLite file.

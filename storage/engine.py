@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
@@ -32,6 +32,8 @@ from storage.errors import (
     StorageFull,
 )
 from storage.files import INDEX, beside, is_quiet
+
+Found = TypeVar("Found")
 
 # An execution option of ours: how a connection opens its transactions.
 BEGIN_OPTION = "sotto_begin"
@@ -88,11 +90,7 @@ def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> 
 
 
 def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
-    """Return a connection of its own to a file, set up as those of `make_engine`.
-
-    Raises:
-        sqlite3.Error: If it cannot be opened.
-    """
+    """Return a connection of its own to a file, set up as those of `make_engine`."""
     connection = (
         _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
     )
@@ -208,6 +206,28 @@ def configure_connection(
         connection.execute(f"PRAGMA {pragma}")
 
 
+def retried(
+    work: Callable[[], Found],
+    *,
+    tries: int = 1,
+    patience: float = 0.0,
+    after: tuple[type[StorageError], ...] = (DatabaseBusy,),
+) -> Found:
+    """Do some work again while other processes hinder it, and return its result.
+
+    The work is done at least `tries` times, and again until `patience` seconds have passed; then
+    the last error is raised. `after` are the errors after which it is done again.
+    """
+    deadline, done = time.monotonic() + patience, 0
+    while True:
+        try:
+            return work()
+        except after:
+            done += 1
+            if done >= tries and time.monotonic() >= deadline:
+                raise
+
+
 def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:
     """Return our error for a driver's error; SQLite's own messages never contain values."""
     code = getattr(error, "sqlite_errorcode", None) or 0
@@ -247,17 +267,9 @@ def checkpoint(
     """Move the write-ahead log into the database file and truncate it to nothing.
 
     `PRAGMA wal_checkpoint` does not fail when a reader is in its way: it answers with a busy flag.
-    So this reads the flag, and repeats the checkpoint until the flag is clear.
-
-    Args:
-        engine: From `make_engine`.
-        patience: Seconds to go on trying.
-        clock: Monotonic seconds.
-        sleep: Waits for some seconds.
-
-    Raises:
-        CheckpointError: A reader is still in the way after `patience`, or the disk is full; the
-            commit stands.
+    So this reads the flag, and repeats the checkpoint until the flag is clear, for `patience`
+    seconds. `clock` tells monotonic seconds, and `sleep` waits for some. After a `CheckpointError`
+    the commit stands.
     """
     deadline = clock() + patience
     while _is_checkpoint_busy(engine):
@@ -286,12 +298,7 @@ def _not_erased(engine: Engine, reason: str) -> CheckpointError:
 
 @dataclass(frozen=True)
 class Statements:
-    """Runs statements on an open connection; a driver's error becomes a `StorageError`.
-
-    Attributes:
-        connect: Gives the connection, its transaction begun.
-        where: The file, for messages.
-    """
+    """Runs statements on an open connection; a driver's error becomes a `StorageError`."""
 
     connect: Callable[[], sqlite3.Connection]
     where: str

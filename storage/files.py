@@ -38,9 +38,6 @@ def make_folder(folder: Path) -> None:
     """Make a folder and missing folders above it, each for its owner only.
 
     An existing folder stays as it is: it may belong to others.
-
-    Raises:
-        OSError: If that is not possible.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
@@ -50,11 +47,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut.
-
-    Raises:
-        OSError: If that is not possible.
-    """
+    """Make renames in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -67,10 +60,6 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
 
     So an empty or half-made file is never one of ours. Processes that want to create the same file
     wait for each other. The folder is made; `build` fills and closes the empty file at its path.
-
-    Raises:
-        StorageFull: The disk is full or read-only.
-        StorageError: It cannot be created for another reason.
     """
     if path.exists():
         return
@@ -89,7 +78,8 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
                     # Closing moves the log into the file, and does not report a failure. A file
                     # that is renamed without its log would be damaged for good.
                     raise StorageFull(f"database {path} cannot be created: the disk is full")
-                _sync(part)
+                with part.open("rb") as file:
+                    os.fsync(file.fileno())
                 part.rename(path)
                 sync_folder(path.parent)
             finally:
@@ -100,12 +90,7 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def require_contents(path: Path) -> None:
-    """Require a file with contents.
-
-    Raises:
-        NotFound: There is no file.
-        DatabaseDamaged: It is empty; SQLite would take it for a new database.
-    """
+    """Require a file (`NotFound`) with contents: SQLite takes an empty one for a new database."""
     if not path.is_file():
         raise NotFound(f"there is no database at {path}")
     if path.stat().st_size == 0:
@@ -132,11 +117,7 @@ class OpenFile:
         return cls(path, found.st_dev, found.st_ino)
 
     def require_same(self) -> None:
-        """Require that the path still names this file.
-
-        Raises:
-            DatabaseReplaced: The path names another file, or no file.
-        """
+        """Require that the path still names this file (`DatabaseReplaced`)."""
         try:
             found = self.path.stat()
         except OSError as error:
@@ -171,10 +152,8 @@ def is_quiet(path: Path) -> bool:
 def read_while_quiet(path: Path) -> Iterator[None]:
     """Read a database in the block as if nobody could write to it, and check that afterwards.
 
-    Without the database's log, SQLite cannot warn a reader of a writer.
-
-    Raises:
-        DatabaseBusy: It was written to meanwhile, so the reads mean nothing.
+    Without the database's log, SQLite cannot warn a reader of a writer. After a `DatabaseBusy` the
+    reads mean nothing.
     """
     before = _stamp(path) if is_quiet(path) else None
     changed = DatabaseBusy(f"database {path} was written to while it was read; try again")
@@ -208,22 +187,13 @@ def stamp_of(path: Path) -> str:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock during the block; processes take it to make or replace files there.
-
-    Raises:
-        OSError: If there is no such folder.
-    """
+    """Hold a folder's lock during the block; processes take it to make or replace files there."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _remove(path: Path) -> None:

@@ -7,7 +7,6 @@ in a URL.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Final
 from sqlalchemy import Engine
 
 from storage import schema
-from storage.engine import Statements, checkpoint, make_engine
-from storage.errors import DatabaseBusy, InvalidRecordError
+from storage.engine import Statements, checkpoint, make_engine, retried
+from storage.errors import InvalidRecordError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
 from storage.schema import require_sound
 
@@ -33,11 +32,7 @@ def shown(url: str) -> str:
 
 
 def file_of(url: str) -> Path:
-    """Return the file that a URL names, existing or not.
-
-    Raises:
-        InvalidRecordError: The URL names no SQLite file.
-    """
+    """Return the file that a URL names, existing or not; `InvalidRecordError` for another URL."""
     name = url.removeprefix(PREFIX)
     if name in (url, "", ":memory:") or "?" in name:
         raise InvalidRecordError(
@@ -63,12 +58,7 @@ class Home:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Yield while a transaction may be held.
-
-        Raises:
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-            DatabaseBusy: It was opened read-only, and another process wrote to it meanwhile.
-        """
+        """Yield while a transaction may be held; the file must be the one that was opened."""
         self.require_same()
         with read_while_quiet(self.path) if self._read_only else nullcontext():
             yield
@@ -87,13 +77,7 @@ class Home:
 
 
 def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
-    """Open a file; make or upgrade it where needed.
-
-    Raises:
-        NotFound: It is read-only, and there is no file.
-        SchemaMismatch: It is something else, or of an unknown version.
-        StorageError: It cannot be opened.
-    """
+    """Open a file; make or upgrade it where needed; see `open_database` for the errors."""
     if not read_only:
         create_whole(path, _build)
     require_contents(path)
@@ -114,23 +98,18 @@ def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:
 
 
 def version_at(path: Path) -> str:
-    """Return the version of a file's schema; see `open_home` for the errors.
-
-    Raises:
-        DatabaseBusy: Other processes wrote to it all the time.
-    """
+    """Return the version of a file's schema; `DatabaseBusy` if it is written to all the time."""
     require_contents(path)
-    deadline = time.monotonic() + _PATIENCE
-    while True:
+
+    def read() -> str:
         engine = make_engine(path, busy_timeout=_PATIENCE, read_only=True)
         try:
             with read_while_quiet(path):
                 return schema.version_of(engine)
-        except DatabaseBusy:
-            if time.monotonic() >= deadline:
-                raise
         finally:
             engine.dispose()
+
+    return retried(read, patience=_PATIENCE)
 
 
 def _build(path: Path) -> None:

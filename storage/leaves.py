@@ -36,7 +36,6 @@ _quoted: Final = json.encoder.encode_basestring_ascii
 # The same few names occur in many events.
 _known: Final = lru_cache(maxsize=1024)(_quoted)
 _CHARGED: Final = tuple(sorted({field.name for field in fields(LedgerRow)} - {"status"}))
-_CLIPPING: Final = _CHARGED.index("clipping_norm")
 _CHARGED_OF: Final = attrgetter(*_CHARGED)
 _SETTLED: Final = ("attempt", "channel", "pseudonym", "round_number", "run_id", "status")
 _encode_array: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
@@ -71,10 +70,6 @@ def charge_data(row: LedgerRow) -> bytes:
     """Return the contents of a charge's leaf: all facts of a ledger row except its status.
 
     A clipping norm without a bound is the text `infinity`, for which JSON has no number.
-
-    Raises:
-        ValueError: A number is not finite.
-        TypeError: A fact is of a type that JSON lacks.
     """
     facts = _CHARGED_OF(row)
     if row.clipping_norm == math.inf:

@@ -137,11 +137,7 @@ def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) 
 
 
 def add_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
-    """Add checked rows.
-
-    Raises:
-        AlreadyExistsError: A row is there already; rows before it may have been added.
-    """
+    """Add checked rows; rows before one that is there already may have been added."""
     rows.insert(table, *(dict(zip(_NAMES, _FACTS(row), strict=True)) for row in new))
 
 
@@ -199,11 +195,7 @@ def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any
 
 
 def require_ledger_row(row: LedgerRow) -> None:
-    """Require a row that states all facts that an accountant needs, and is not settled yet.
-
-    Raises:
-        InvalidRecordError: Names the field.
-    """
+    """Require a row, not settled yet, of all facts that an accountant needs; the error has one."""
     require_text(run_id=row.run_id, pseudonym=row.pseudonym, channel=row.channel)
     require_text(mechanism=row.mechanism, relation=row.relation, sampling=row.sampling)
     require_count(round_number=row.round_number, attempt=row.attempt)

@@ -82,11 +82,7 @@ class LogRepository:
         return tree_size(self._statements)
 
     def tree(self, size: int | None = None) -> MerkleTree:
-        """Return the tree of the first `size` leaves, of all by default.
-
-        Raises:
-            NotFound: There are fewer leaves.
-        """
+        """Return the tree of the first `size` leaves, all by default; `NotFound` if fewer."""
         known = self.size()
         if size is not None and not 0 <= size <= known:
             raise NotFound(f"the log has {known} leaves, not {size}")
@@ -291,11 +287,10 @@ def verify_log(
 ) -> TreeHead:
     """Recompute all leaves, tiles and roots; return size and root as of the last page.
 
-    Args:
-        reading: Begins a transaction that sees the database as it is then.
-        heads: Earlier sizes and roots of the tree, kept outside the database; without them a log
-            that was cut off, or rewritten as a whole, is not noticed.
-        progress: Gets the number of checked leaves after each page and at the end.
+    `reading` begins a transaction that sees the database as it is then. `heads` are earlier sizes
+    and roots of the tree, kept outside the database: without them a log that was cut off, or
+    rewritten as a whole, is not noticed. `progress` gets the number of checked leaves after each
+    page and at the end.
 
     Raises:
         LogBroken: Names the first leaf that is wrong or missing.
@@ -308,7 +303,10 @@ def verify_log(
         with reading() as rows:
             is_last = seen.read_page(rows, wanted)
             if is_last:
-                _require_ends(seen.tree, wanted)
+                if wanted:
+                    raise LogBroken(
+                        seen.tree.size, f"a kept head says that there are {wanted[0].size} leaves"
+                    )
                 _require_all(rows.statements, seen)
         progress(seen.tree.size)
     return TreeHead(seen.tree.size, seen.tree.root())
@@ -320,11 +318,6 @@ def _require_root(tree: _Growing, wanted: deque[TreeHead]) -> None:
             raise LogBroken(
                 max(tree.size - 1, 0), f"a kept head of {tree.size} leaves has another root"
             )
-
-
-def _require_ends(tree: _Growing, wanted: deque[TreeHead]) -> None:
-    if wanted:
-        raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
 
 
 def _require_all(statements: Statements, seen: _Pass) -> None:

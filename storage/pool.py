@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from storage._validate import require_bytes, require_count
 from storage.errors import AlreadyExistsError, InvalidRecordError
@@ -61,7 +62,8 @@ class PoolRepository:
                 f"generation {generation} of run {run_id!r} is in the pool already"
             )
         cover = bytes(local_payload_limit(self._rows.statements.page_size))
-        rows = arrange(entries, shuffle=secrets.SystemRandom().shuffle, key=_fresh_key)
+        shuffle, key = secrets.SystemRandom().shuffle, partial(secrets.token_bytes, KEY_BYTES)
+        rows = arrange(entries, shuffle=shuffle, key=key)
         shared = {"run_id": run_id, "generation": generation, "cover": cover}
         self._rows.insert(
             Pool,
@@ -131,10 +133,6 @@ def local_payload_limit(page_size: int) -> int:
     Source: SQLite file format, section 1.6, "index b-tree pages", no reserved bytes.
     """
     return (page_size - 12) * 64 // 255 - 23
-
-
-def _fresh_key() -> bytes:
-    return secrets.token_bytes(KEY_BYTES)
 
 
 def _require_entries(generation: int, entries: Entries) -> None:

@@ -124,21 +124,17 @@ class LedgerRow:
 
     def as_own(self) -> LedgerRow:
         """Return the row as its client has it: reserved, without the draw of the cohort."""
-        return replace(
-            self,
-            status="reserved",
-            cohort_kind=None,
-            cohort_size=None,
-            cohort_population=None,
-            cohort_drawn=None,
-        )
+        unknown: dict[str, Any] = dict.fromkeys(COHORT)
+        return replace(self, status="reserved", **unknown)
 
     def is_release_of(self, other: LedgerRow) -> bool:
         """Return whether both rows are the same to their client."""
         return bool(_OWN_FACTS(self) == _OWN_FACTS(other))
 
 
-_NOT_OWN: Final = {"status", "cohort_kind", "cohort_size", "cohort_population", "cohort_drawn"}
+COHORT: Final = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
+"""Columns that a client does not know of its row: how the coordinator drew the cohort."""
+_NOT_OWN: Final = ("status", *COHORT)
 _OWN_FACTS: Final = attrgetter(*[f.name for f in fields(LedgerRow) if f.name not in _NOT_OWN])
 
 

@@ -237,11 +237,7 @@ class AttemptRepository:
         self._rows.insert(Attempts, {**key, "plan": text, "is_open": True})
 
     def newest(self, run_id: str) -> AttemptRecord | None:
-        """Return the run's newest attempt, None before the first.
-
-        Raises:
-            DatabaseDamaged: If its plan is not a JSON object.
-        """
+        """Return the run's newest attempt, None before the first."""
         require_run(self._rows, run_id)
         order = ("round_number", "attempt")
         rows = self._rows.read(

@@ -18,6 +18,7 @@ import re
 import sqlite3
 from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, Self, cast
 
@@ -66,11 +67,7 @@ class SchemaVersion(NamedTuple):
 
 
 def require_version(where: object, said: str, known: Collection[str]) -> None:
-    """Require a schema version of `known`, newest or not; `where` is the file, for the message.
-
-    Raises:
-        SchemaMismatch: `said` is newer than all of them, or not one of them.
-    """
+    """Refuse a schema version that is not `known`; `where` is the file, for the message."""
     if said in known:
         return
     versions = sorted(filter(None, map(SchemaVersion.parse, known)))
@@ -115,20 +112,9 @@ def read_schema(statements: Statements) -> Schema:
 
 
 def require_sound(statements: Statements, expected: Schema) -> None:
-    """Require pages and indices that fit together, and the expected schema; reads all pages.
-
-    Raises:
-        DatabaseDamaged: Names the file and the first thing that is wrong.
-    """
-    require_schema(statements.where, read_schema(statements), expected)
-    for reason in _reasons(statements):
+    """Require sound pages, indices and schema; `DatabaseDamaged` has the first fault."""
+    for reason in chain(_differences(read_schema(statements), expected), _reasons(statements)):
         raise DatabaseDamaged(f"database {statements.where} is damaged: {reason}")
-
-
-def require_schema(where: str, found: Schema, expected: Schema) -> None:
-    """Require the expected schema; `DatabaseDamaged` names the first difference."""
-    for reason in _differences(found, expected):
-        raise DatabaseDamaged(f"database {where} is damaged: {reason}")
 
 
 def _differences(found: Schema, expected: Schema) -> Iterable[str]:
@@ -159,13 +145,9 @@ def create(engine: Engine) -> None:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a file to the newest schema; does nothing if the file has it.
-
-    Raises:
-        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
-    """
+    """Bring a file to the newest schema; `SchemaMismatch` if it has one that we do not know."""
     script = _script()
-    if is_newest(engine):
+    if version_of(engine) == newest_version():
         return
     with engine.connect() as connection:
         # SQLite cannot switch this inside a transaction. While it is on, rebuilding a table that
@@ -180,11 +162,6 @@ def upgrade(engine: Engine) -> None:
             connection.execution_options(**{BEGIN_OPTION: BEGIN_NOTHING})
             connection.exec_driver_sql("PRAGMA foreign_keys=ON")
             connection.commit()
-
-
-def is_newest(engine: Engine) -> bool:
-    """Return whether the database has the newest schema; see `upgrade` for the error."""
-    return version_of(engine) == newest_version()
 
 
 def require_newest(engine: Engine) -> None:
@@ -203,7 +180,10 @@ def newest_version() -> str:
 def version_of(engine: Engine) -> str:
     """Return the version of a database's schema; see `upgrade` for the error."""
     with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
-        return _revision(connection, _script())
+        revision = current_revision(connection, _script())
+        if revision is None:
+            raise _not_ours(connection)
+        return revision
 
 
 @lru_cache(maxsize=1)
@@ -225,11 +205,7 @@ def _script() -> ScriptDirectory:
 
 
 def current_revision(connection: Connection, script: ScriptDirectory) -> str | None:
-    """Return the revision of an open database, or None for an empty one.
-
-    Raises:
-        SchemaMismatch: There are tables, but no revision that we know.
-    """
+    """Return the revision of an open database, or None for an empty one."""
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
         if set(inspect(connection).get_table_names()) - {"alembic_version"}:
@@ -240,13 +216,6 @@ def current_revision(connection: Connection, script: ScriptDirectory) -> str | N
     # A damaged file may give any text here.
     require_version(connection.info[FILE], ", ".join(map(str, heads)), known)
     return str(heads[0])
-
-
-def _revision(connection: Connection, script: ScriptDirectory) -> str:
-    revision = current_revision(connection, script)
-    if revision is None:
-        raise _not_ours(connection)
-    return revision
 
 
 def _not_ours(connection: Connection) -> ForeignFile:
@@ -260,13 +229,6 @@ def _migrate(connection: Connection, script: ScriptDirectory) -> None:
     """Run the missing steps in one transaction, under the write lock."""
     connection.execution_options(**{BEGIN_OPTION: BEGIN_WRITE})
     connection.begin()
-    _run_steps(connection, script)
-    if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
-        raise StorageError("the migration left rows that refer to missing rows; nothing changed")
-    connection.commit()
-
-
-def _run_steps(connection: Connection, script: ScriptDirectory) -> None:
     # Read again under the lock: another process may have been faster.
     current_revision(connection, script)
     environment = EnvironmentContext(
@@ -275,3 +237,6 @@ def _run_steps(connection: Connection, script: ScriptDirectory) -> None:
     with environment:
         environment.configure(connection=connection, target_metadata=Base.metadata)
         environment.run_migrations()
+    if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+        raise StorageError("the migration left rows that refer to missing rows; nothing changed")
+    connection.commit()

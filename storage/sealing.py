@@ -283,11 +283,7 @@ class Rows:
         return tuple(value for (value,) in self.statements.run(text, values))
 
     def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
-        """Change columns outside the key in the rows that meet all conditions; return how many.
-
-        Raises:
-            DatabaseDamaged: A row did not fit its digest before; then no row is changed.
-        """
+        """Change columns outside the key in rows that meet all conditions, if all fit; count."""
         rows = self.read(table, where)
         self.reseal(table, rows, **changes)
         return len(rows)
@@ -347,15 +343,12 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
     texts: list[str] = []
     flat: list[Any] = []
     for name, value in where.items():
-        several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
+        is_several = type(value) in _SEVERAL
+        several = list(cast("Collection[Any]", value)) if is_several else [value]
         # Nothing equals NULL; an empty list is not valid SQL everywhere.
         texts.append(f"{name} IN ({', '.join('?' * len(several)) or 'NULL'})")
         flat += several
     return f" WHERE {' AND '.join(texts)}", flat
-
-
-def _is_several(value: object) -> bool:
-    return type(value) in _SEVERAL
 
 
 _SEVERAL: Final = frozenset({tuple, list})

@@ -62,11 +62,9 @@ def _settings(module: nn.Module) -> dict[str, Setting]:
 def require_known(name: str, pretrained: str | None) -> None:
     """Refuse a built-in model or weights that open_clip does not have, before anything is loaded.
 
-    `pretrained` is one of its tags, or the path of a local checkpoint.
-
-    Raises:
-        BackboneError: If either is unknown, or the weights were trained with another activation
-            than the model's, which makes all results wrong while open_clip only warns.
+    `pretrained` is one of its tags, or the path of a local checkpoint. Weights trained with another
+    activation than the model's are refused too: all results would be wrong, and open_clip only
+    warns.
     """
     if name not in open_clip.list_models():
         raise BackboneError(
@@ -248,11 +246,7 @@ class Backbone:
             yield rows, self.to_pixels(images[rows])
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
-        """Return embeddings of at least one text, cut after the last end-of-text token.
-
-        Raises:
-            BackboneError: If there is no text, or one is longer than the context.
-        """
+        """Return embeddings of texts, cut after the last end-of-text token; refuse longer ones."""
         if not texts:
             raise BackboneError("texts has 0 entries; valid is at least 1.")
         self._require_room(texts)

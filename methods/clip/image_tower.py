@@ -87,7 +87,6 @@ class ImageTower:
     """The parts of an image tower.
 
     Attributes:
-        token_width: Width of a token.
         tokens: Normalised pixels (n, 3, H, W) to tokens (n, T, token_width).
         pool: Tokens to the image's feature before scaling to length one, (n, embed_dim).
         project: Tokens to local features (n, M, embed_dim) before scaling to length one, one for
@@ -101,11 +100,7 @@ class ImageTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> ImageTower:
-        """Take the image tower of a `CLIP` or `CustomTextCLIP` apart; it shares the tensors.
-
-        Raises:
-            BackboneError: If the tower is of a kind that gives no tokens here.
-        """
+        """Take a model's image tower apart, and share its tensors; refuse one without tokens."""
         visual = model.visual
         if isinstance(visual, VisionTransformer) and visual.attn_pool is None:
             return _transformer(visual)

@@ -193,11 +193,9 @@ class TextTower:
         token_embedding: Vocabulary to (token_dim,).
         positional_embedding: (context_length, token_dim).
         blocks: The transformer's residual attention blocks.
-        final_norm: Layer norm before the projection.
         projection: Matrix (token_dim, embed_dim), a linear layer, or None.
         pools_largest_id: Whether the end of a text is its largest id, else the id `end_id`.
         end_id: The end-of-text token's id where `pools_largest_id` is false.
-        embed_dim: Width of the features.
     """
 
     token_embedding: nn.Embedding
@@ -211,11 +209,7 @@ class TextTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> TextTower:
-        """Take the text tower out of a `CLIP` or `CustomTextCLIP`; it shares the tensors.
-
-        Raises:
-            BackboneError: If the tower is of a kind whose prompts cannot be cut or pooled here.
-        """
+        """Take a model's text tower out; refuse one whose prompts cannot be cut or pooled here."""
         source = getattr(model, "text", model)
         pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
         causal = getattr(source, "attn_mask", None) is not None

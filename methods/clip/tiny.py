@@ -101,11 +101,7 @@ def save(
 
 
 def load(path: Path = WEIGHTS) -> CLIP:
-    """Read a model that `save` wrote, in float32 on the CPU.
-
-    Raises:
-        BackboneError: If the file is missing or is not one that this version reads.
-    """
+    """Read a model that `save` wrote, in float32 on the CPU; refuse another file."""
     header, tensors = _read(path)
     seed = int(header["seed"])
     rows = torch.from_numpy(untrained_token_rows(seed))

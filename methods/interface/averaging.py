@@ -11,20 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Objective,
-    ParameterGroup,
-    Trainer,
-)
 
 
-def plus_change(state: Arrays, change: Arrays) -> Arrays:
+def plus_change(state: m.Arrays, change: m.Arrays) -> m.Arrays:
     """Return the state with a change added, in single precision; the rest stays as it is."""
     return {**state, **{n: (state[n] + v).astype(np.float32) for n, v in change.items()}}
 
@@ -39,23 +30,23 @@ class AveragedMethod(MethodDefaults):
         """All shared tensors."""
         return frozenset(self.shared_spec())
 
-    def training_objective(self) -> Objective:
+    def training_objective(self) -> m.Objective:
         """Return the loss of the shared tensors, for the task's own classes."""
         raise NotImplementedError
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Train what was broadcast and upload its change."""
-        groups = (ParameterGroup(tuple(view.broadcast)),)
+        groups = (m.ParameterGroup(tuple(view.broadcast)),)
         objective = self.training_objective()
         trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
-        return LocalResult(
+        return m.LocalResult(
             {n: trained[n] - view.broadcast[n] for n in view.broadcast}, None, view.personal
         )
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Add the mean change; tensors that are not summed stay as they are."""
         return plus_change(state, aggregate.values)

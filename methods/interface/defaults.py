@@ -8,23 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Need,
-    PoolPolicy,
-    TensorSpec,
-    Trainer,
-    Unit,
-    Visibility,
-)
+from methods.interface import method as m
 
-ALL_UNITS: frozenset[Unit] = frozenset(("client", "record"))
-CLIENT_ONLY: frozenset[Unit] = frozenset(("client",))
+ALL_UNITS: frozenset[m.Unit] = frozenset(("client", "record"))
+CLIENT_ONLY: frozenset[m.Unit] = frozenset(("client",))
 """Units of a method that reads data outside noised steps, or joins the records of a batch."""
 
 
@@ -32,9 +19,9 @@ CLIENT_ONLY: frozenset[Unit] = frozenset(("client",))
 class MethodDefaults:
     """A method on cached image features that releases nothing; each method overrides the rest."""
 
-    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
+    needs: frozenset[m.Need] = field(default=frozenset({"features"}), init=False)
     pixel_size: int | None = field(default=None, init=False)
-    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
+    visibility: m.Visibility = field(default=m.Visibility.AGGREGATE_ONLY, init=False)
     has_personal_state: bool = field(default=True, init=False)
     decouples: bool = field(default=False, init=False)
     plain_sgd: bool = field(default=False, init=False)
@@ -43,7 +30,7 @@ class MethodDefaults:
     closed_classes: bool = field(default=False, init=False)
 
     @property
-    def units(self) -> frozenset[Unit]:
+    def units(self) -> frozenset[m.Unit]:
         """Client and record, or the client alone where a loss joins a batch's examples."""
         return CLIENT_ONLY if self.couples_examples else ALL_UNITS
 
@@ -72,60 +59,60 @@ class MethodDefaults:
         """Nothing is averaged."""
         return frozenset()
 
-    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+    def public_jacobian(self, broadcast: m.Arrays) -> NDArray[np.float64] | None:
         """Return None: the method knows no Jacobian."""
         return None
 
-    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+    def public_gradients(
+        self, broadcast: m.Arrays, public: m.Examples
+    ) -> NDArray[np.float64] | None:
         """Return None: the method knows no gradients."""
         return None
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep everything as it is."""
         return arrays
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return no tensors: nothing is shared."""
         return {}
 
-    def pool_policy(self) -> PoolPolicy | None:
+    def pool_policy(self) -> m.PoolPolicy | None:
         """Return no pool."""
         return None
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return no state."""
         return {}
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return no personal state."""
         return {}
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return the whole server state."""
         return state
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Return the state as it is."""
         return state
 
     def contribute(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return nothing: the method has no pool that clients fill once."""
-        return LocalResult({}, None, view.personal)
+        return m.LocalResult({}, None, view.personal)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Change nothing."""
         return view.personal
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return None: the method has no experts."""
         return None
@@ -133,16 +120,12 @@ class MethodDefaults:
 
 @dataclass(frozen=True)
 class OverMethod:
-    """Another method, except for the members that a subclass overrides.
+    """Another method, except for the members that a subclass overrides."""
 
-    Attributes:
-        base: The other method.
-    """
-
-    base: Method
+    base: m.Method
 
     @property
-    def needs(self) -> frozenset[Need]:
+    def needs(self) -> frozenset[m.Need]:
         """The base's."""
         return self.base.needs
 
@@ -152,12 +135,12 @@ class OverMethod:
         return self.base.pixel_size
 
     @property
-    def visibility(self) -> Visibility:
+    def visibility(self) -> m.Visibility:
         """The base's."""
         return self.base.visibility
 
     @property
-    def units(self) -> frozenset[Unit]:
+    def units(self) -> frozenset[m.Unit]:
         """The base's."""
         return self.base.units
 
@@ -216,72 +199,72 @@ class OverMethod:
         """The base's."""
         return self.base.has_public_jacobian
 
-    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+    def public_jacobian(self, broadcast: m.Arrays) -> NDArray[np.float64] | None:
         """Return the base's."""
         return self.base.public_jacobian(broadcast)
 
-    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+    def public_gradients(
+        self, broadcast: m.Arrays, public: m.Examples
+    ) -> NDArray[np.float64] | None:
         """Return the base's."""
         return self.base.public_gradients(broadcast, public)
 
-    def prepare(self, arrays: Arrays) -> Arrays:
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return what the base keeps."""
         return self.base.prepare(arrays)
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return what the base shares."""
         return self.base.shared_spec()
 
-    def pool_policy(self) -> PoolPolicy | None:
+    def pool_policy(self) -> m.PoolPolicy | None:
         """Return the base's pool."""
         return self.base.pool_policy()
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return the base's state."""
         return self.base.init_server(rng)
 
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
+    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the base's personal state."""
         return self.base.init_client(shared_rng, client_rng)
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return what the base sends."""
         return self.base.broadcast(state, client)
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return the base's training."""
         return self.base.client_update(view, data, trainer, rng)
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Return the base's next state."""
         return self.base.server_update(state, aggregate, pool, rng)
 
     def contribute(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
         """Return what the base puts into a pool."""
         return self.base.contribute(view, data, trainer, rng)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Return the base's personal state."""
         return self.base.personalise(view, data, trainer, rng)
 
     def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the base's logits."""
         return self.base.predict(view, batch, classes)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the base's weights."""
         return self.base.expert_weights(view, batch, classes)

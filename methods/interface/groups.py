@@ -37,27 +37,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.defaults import OverMethod
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    Groups,
-    LocalResult,
-    Method,
-    PoolPolicy,
-    TensorSpec,
-    Trainer,
-    Weighting,
-)
 from methods.interface.subspace import Spec, flat, length, shaped
 
 CROWDED: Final = 2.0
 """The server splits an expert with more than so many times an even share n / K of the clients."""
 
 
-def splits(groups: Groups) -> Iterator[tuple[int, int]]:
+def splits(groups: m.Groups) -> Iterator[tuple[int, int]]:
     """Yield pairs: an empty expert, and the crowded expert that it becomes a copy of.
 
     A split expert counts with half of its clients from then on. An expert is empty where its noised
@@ -73,7 +61,7 @@ def splits(groups: Groups) -> Iterator[tuple[int, int]]:
         yield int(empty), largest
 
 
-def aside(mean: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
+def aside(mean: m.Arrays, spec: Spec, rng: m.Rng) -> m.Arrays:
     """Return an update as long as `mean`, in a direction that `rng` draws uniformly.
 
     No data may enter the draws.
@@ -104,34 +92,29 @@ class InGroups(OverMethod):
     averaged = frozenset()
     has_public_jacobian = False
 
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return K blocks of what the base shares; all clients weigh the same, as counts do."""
         return {
-            name: replace(tensor, shape=(self.groups, *tensor.shape), weighting=Weighting.UNIFORM)
+            name: replace(tensor, shape=(self.groups, *tensor.shape), weighting=m.Weighting.UNIFORM)
             for name, tensor in self.base.shared_spec().items()
         }
 
-    def pool_policy(self) -> PoolPolicy | None:
+    def pool_policy(self) -> m.PoolPolicy | None:
         """Return no pool: every client has all experts."""
         return None
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return K states, each with draws of its own."""
         return _stacked([self.base.init_server(rng) for _ in range(self.groups)])
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return what the base sends of each state."""
         return _stacked([self.base.broadcast(_at(state, k), client) for k in range(self.groups)])
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train the expert that fits best.
-
-        Raises:
-            MethodError: If a broadcast number is not finite, or the steps are noised: their noise
-                does not cover the choice.
-        """
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train the expert that fits best; refuse noised steps, which do not cover the choice."""
         if trainer.charged_steps is not None:
             raise MethodError("noise in training steps does not cover which expert is picked")
         choice = self.best_for(view, data)
@@ -140,17 +123,15 @@ class InGroups(OverMethod):
         for name, tensor in self.shared_spec().items():
             update[name] = np.zeros(tensor.shape, tensor.dtype)
             update[name][choice] = result.update[name]
-        return LocalResult(
+        return m.LocalResult(
             update, None, _with_choice(result.personal, choice), result.metrics, group=choice
         )
 
-    def best_for(self, view: ClientView, data: Examples) -> int:
+    def best_for(self, view: m.ClientView, data: m.Examples) -> int:
         """Return the expert with the lowest cross-entropy on these examples, ties to the lowest.
 
-        Personal parts are left out: a client trained them beside one expert, and they favour it.
-
-        Raises:
-            MethodError: If a broadcast number is not finite.
+        Personal parts are left out: a client trained them beside one expert, and they favour it. A
+        broadcast that is not finite is refused.
         """
         sent = view.broadcast
         if not all(np.isfinite(a).all() for a in sent.values() if a.dtype.kind == "f"):
@@ -158,26 +139,22 @@ class InGroups(OverMethod):
         labels = data.arrays["labels"]
         losses = []
         for k in range(self.groups):
-            one = ClientView(_at(sent, k), is_common=view.is_common)
+            one = m.ClientView(_at(sent, k), is_common=view.is_common)
             losses.append(_cross_entropy(self.base.predict(one, data.arrays, self.classes), labels))
         # A loss that overflowed loses; where all overflowed, the first expert wins.
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
-        """Move each expert by the mean of its group, where the group is large enough.
-
-        Raises:
-            MethodError: If the aggregate lacks the number of clients in each group.
-        """
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
+        """Move each expert by its group's mean if the group is large enough; it needs counts."""
         groups = aggregate.groups
         if groups is None:
             raise MethodError("the sum of private experts came without counts")
-        after: list[Arrays] = [_at(state, k) for k in range(self.groups)]
+        after: list[m.Arrays] = [_at(state, k) for k in range(self.groups)]
         large = np.flatnonzero(groups.counts >= groups.floor).tolist()
 
-        def told_to(k: int) -> Aggregate:
+        def told_to(k: int) -> m.Aggregate:
             """Return what the server of one expert learns: its group's mean."""
             count = float(groups.counts[k])
             factor = aggregate.total_weight / max(count, groups.floor)
@@ -201,8 +178,8 @@ class InGroups(OverMethod):
         return _stacked(after)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Pick among the last experts, and do what the base does. No release follows.
 
         A personal part that a client trained beside one expert stays with that expert.
@@ -215,24 +192,24 @@ class InGroups(OverMethod):
         return _with_choice(personal, choice)
 
     def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the base's logits with the client's expert; the first before it has picked."""
         return self.base.predict(self._view(view, _choice(view)), batch, classes)
 
     def expert_weights(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the base's weights of the experts that it mixes."""
         return self.base.expert_weights(self._view(view, _choice(view)), batch, classes)
 
-    def _view(self, view: ClientView, choice: int) -> ClientView:
+    def _view(self, view: m.ClientView, choice: int) -> m.ClientView:
         """Return what the base sees: one expert as broadcast, others in place of pool entries."""
         personal = {name: array for name, array in view.personal.items() if name != CHOICE}
         others = self._others(view.broadcast, choice)
-        return ClientView(_at(view.broadcast, choice), others, personal, is_common=view.is_common)
+        return m.ClientView(_at(view.broadcast, choice), others, personal, is_common=view.is_common)
 
-    def _others(self, broadcast: Arrays, choice: int) -> tuple[Arrays, ...]:
+    def _others(self, broadcast: m.Arrays, choice: int) -> tuple[m.Arrays, ...]:
         """Return the nearest other experts, in the order of their distance (l2)."""
         policy = self.base.pool_policy()
         if policy is None:
@@ -249,7 +226,7 @@ class InGroups(OverMethod):
 
 
 def in_groups(
-    method: Method, groups: int, classes: tuple[str, ...], *, split: bool = False
+    method: m.Method, groups: int, classes: tuple[str, ...], *, split: bool = False
 ) -> InGroups:
     """Return the method with K private experts.
 
@@ -264,7 +241,7 @@ def in_groups(
             personal state without a pool, or uses a pool that K experts cannot stand for.
     """
     spec, policy = method.shared_spec(), method.pool_policy()
-    if not spec or any(tensor.weighting is Weighting.SUM for tensor in spec.values()):
+    if not spec or any(tensor.weighting is m.Weighting.SUM for tensor in spec.values()):
         raise MethodError(
             "pool.kind: groups divides each expert's sum by its clients, and this method shares "
             "nothing, or sums; valid: entries"
@@ -311,17 +288,17 @@ def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
         return float((totals - shifted[np.arange(len(labels)), labels]).sum())
 
 
-def _stacked(states: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
+def _stacked(states: Sequence[m.Arrays]) -> dict[str, NDArray[Any]]:
     return {name: np.stack([state[name] for state in states]) for name in states[0]}
 
 
-def _at(stacked: Arrays, k: int) -> dict[str, NDArray[Any]]:
+def _at(stacked: m.Arrays, k: int) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(array[k]) for name, array in stacked.items()}
 
 
-def _choice(view: ClientView) -> int:
+def _choice(view: m.ClientView) -> int:
     return int(view.personal[CHOICE]) if CHOICE in view.personal else 0
 
 
-def _with_choice(personal: Arrays, choice: int) -> Arrays:
+def _with_choice(personal: m.Arrays, choice: int) -> m.Arrays:
     return {**personal, CHOICE: np.array(choice, np.int64)}

@@ -98,22 +98,14 @@ class InstalledModule:
         return f"an entry point of {self.package}"
 
     def load(self) -> ModuleType:
-        """Import the module.
-
-        Raises:
-            BrokenMethod: If it cannot be imported.
-        """
+        """Import the module; `BrokenMethod` if that fails."""
         try:
             return importlib.import_module(self.value)
         except (Exception, SystemExit) as error:
             raise _broken(f"{self.value!r}, {self.where},", error) from error
 
     def origin(self) -> Origin:
-        """Return package, version and module, and the digest of the module's file.
-
-        Raises:
-            BrokenMethod: If the module has no readable file.
-        """
+        """Return package, version and module, and the digest of the module's file."""
         try:
             digest = hashlib.sha256(self._file().read_bytes()).hexdigest()
         except OSError as error:
@@ -168,11 +160,7 @@ class FileInFolder:
         return hashlib.sha256(self.source).hexdigest()
 
     def load(self) -> ModuleType:
-        """Import the file under a name of its own, once for the same bytes.
-
-        Raises:
-            BrokenMethod: If it cannot be imported.
-        """
+        """Import the file under a name of its own, once for the same bytes, or `BrokenMethod`."""
         # Dataclasses and type hints look their module up by name.
         name = f"sotto_method_{self.name}_{self.digest}"
         if name in sys.modules:
@@ -202,11 +190,7 @@ MethodSource = OwnModule | InstalledModule | FileInFolder
 
 
 def installed_modules() -> Iterator[InstalledModule]:
-    """Yield the methods that installed packages have, without importing them.
-
-    Raises:
-        BrokenMethod: If an entry point does not name a module.
-    """
+    """Yield the methods that installed packages have, without importing them."""
     for point in _entry_points(tuple(sys.path)):
         package = "a package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
         if point.attr or not point.module or not point.name.isidentifier():
@@ -224,11 +208,7 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
 
 
 def files_in(folder: Path) -> Iterator[FileInFolder]:
-    """Yield the methods of a folder.
-
-    Raises:
-        BrokenMethod: If the folder has no method, or a file cannot be read or has no valid name.
-    """
+    """Yield the methods of a folder; `BrokenMethod` if it has none, or an unfit file."""
     if not folder.is_dir():
         raise BrokenMethod(f"--methods: {str(folder)!r} is no folder; valid: a folder of methods")
     found = [
@@ -286,11 +266,7 @@ class Registry:
     installed: bool = True
 
     def available(self) -> tuple[str, ...]:
-        """Return names of all methods, sorted.
-
-        Raises:
-            BrokenMethod: If two have one name, or the folder holds no method.
-        """
+        """Return names of all methods, sorted; `BrokenMethod` if two have one name."""
         return tuple(self._sources)
 
     def config_type(self, name: str) -> type[Any]:
@@ -298,12 +274,10 @@ class Registry:
         return cast("type[Any]", self._module(name).Config)
 
     def build(self, name: str, config: object, task: Task) -> Method:
-        """Build a method from its validated options.
+        """Build a method from its validated options; the method may refuse these or the task.
 
-        Raises:
-            UnknownMethod: If no method has this name.
-            BrokenMethod: If its module cannot be used, or builds something that is not a method.
-            MethodError: If the method refuses the options or the task.
+        `UnknownMethod` says that there is no such name, `BrokenMethod` that its module cannot be
+        used.
         """
         method = self._module(name).build(config, task)
         source = self._source(name)
@@ -337,14 +311,7 @@ class Registry:
         return None if say is None else cast("PoolPolicy", say(config, clients))
 
     def reading(self, name: str) -> str | None:
-        """Return why a method is its implementer's reading of a paper; None if it is not.
-
-        A module says so as `READING`: what the paper leaves open and the method's numbers depend
-        on.
-
-        Raises:
-            BrokenMethod: If `READING` is not text.
-        """
+        """Return what the paper leaves open and the numbers depend on (`READING`), or None."""
         reading = getattr(self._module(name), "READING", None)
         if reading is not None and not isinstance(reading, str):
             raise BrokenMethod(

@@ -187,11 +187,7 @@ def _as(step: NDArray[np.float64], change: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class WithServerOptimizer(OverMethod):
-    """A method whose server takes an optimiser's steps.
-
-    Attributes:
-        optimizer: Makes the steps.
-    """
+    """A method whose server takes an optimiser's steps."""
 
     optimizer: ServerOptimizer
 

@@ -41,19 +41,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface import method as m
 from methods.interface.defaults import OverMethod
-from methods.interface.method import (
-    Aggregate,
-    Arrays,
-    ClientView,
-    Examples,
-    LocalResult,
-    Method,
-    Objective,
-    ParameterGroup,
-    TensorSpec,
-    Trainer,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +54,7 @@ BASIS: Final = "subspace.basis"
 ORIGIN: Final = "subspace.origin"
 """A digest (8,) of uint32 of the directions' sources, the same for all parties."""
 COORDINATES: Final = "subspace.coordinates"
-Spec = Mapping[str, TensorSpec]
+Spec = Mapping[str, m.TensorSpec]
 
 
 def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
@@ -88,7 +77,7 @@ def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uin
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
 
 
-def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def random_directions(rank: int, size: int, rng: m.Rng) -> NDArray[np.float64]:
     """Return k orthonormal directions (k, d), uniform over all such frames."""
     q, r = np.linalg.qr(rng.standard_normal((size, rank)))
     # Without the signs the frame would not be uniform (Mezzadri 2007).
@@ -100,7 +89,7 @@ def length(spec: Spec) -> int:
     return sum(math.prod(tensor.shape) for tensor in spec.values())
 
 
-def flat(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
+def flat(arrays: m.Arrays, spec: Spec) -> NDArray[np.float64]:
     """Return tensors one after another in the order of their names, (d,)."""
     vector, offset = np.empty(length(spec)), 0
     for name in sorted(spec):
@@ -130,7 +119,7 @@ _NEEDED: Final = (
 class _Unfolded:
     """A loss of coordinates: the base's loss at the tensors that the coordinates stand for."""
 
-    base: Objective
+    base: m.Objective
     spec: Spec
 
     @property
@@ -188,11 +177,10 @@ class InCoordinates:
     Attributes:
         trainer: Fits the coordinates.
         basis: Directions (k, d).
-        spec: The tensors that a fit trains.
         fits: The coordinates that each fit has found.
     """
 
-    trainer: Trainer
+    trainer: m.Trainer
     basis: NDArray[np.float64]
     spec: Spec
     fits: list[NDArray[Any]] = field(default_factory=list, init=False)
@@ -212,11 +200,7 @@ class InCoordinates:
         return self.trainer.steps_for(num_examples)
 
     def only_fit(self) -> NDArray[Any]:
-        """Return what the noised steps made; under `dp_sgd` nothing else may leave.
-
-        Raises:
-            MethodError: If the number of fits was not one.
-        """
+        """Return what the one fit of noised steps made; under `dp_sgd` nothing else may leave."""
         if len(self.fits) != 1:
             raise MethodError(
                 f"privacy.subspace: noised steps within it need one fit a round, and there were "
@@ -226,22 +210,20 @@ class InCoordinates:
 
     def fit(
         self,
-        objective: Objective,
-        parameters: Arrays,
-        examples: Arrays,
+        objective: m.Objective,
+        parameters: m.Arrays,
+        examples: m.Arrays,
         *,
-        groups: Sequence[ParameterGroup],
-        rng: np.random.Generator,
+        groups: Sequence[m.ParameterGroup],
+        rng: m.Rng,
         steps: int | None = None,
         penalty: Penalty | None = None,
         after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
         """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
 
-        A method's correction after each step runs as well, as long as it reads no tensor.
-
-        Raises:
-            MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
+        A correction after each step runs as well, as long as it reads no tensor. A fit of other
+        tensors, by several rates, or with corrected steps is refused.
         """
         trained = {name for group in groups for name in group.names}
         rates = {group.learning_rate for group in groups}
@@ -261,7 +243,7 @@ class InCoordinates:
             unfolded,
             start,
             examples,
-            groups=(ParameterGroup((COORDINATES,), rates.pop()),),
+            groups=(m.ParameterGroup((COORDINATES,), rates.pop()),),
             rng=rng,
             steps=steps,
             penalty=None if penalty is None else inside,
@@ -292,7 +274,7 @@ class InSubspace(OverMethod):
     kind: Kind
     rank: int
     origin: NDArray[np.uint32] = field(repr=False, compare=False)
-    public: Examples | None = field(default=None, repr=False, compare=False)
+    public: m.Examples | None = field(default=None, repr=False, compare=False)
     averaged = frozenset()
     _found: dict[bytes, NDArray[np.float64]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -308,23 +290,19 @@ class InSubspace(OverMethod):
         first = next(iter(self.base.shared_spec().values()))
         return {COORDINATES: replace(first, shape=(self.rank,), dtype="float32")}
 
-    def init_server(self, rng: np.random.Generator) -> Arrays:
+    def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return the method's state, and the directions at its broadcast."""
         return self._with_basis(self.base.init_server(rng), rng)
 
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return what the method sends, the directions (k, d) and their digest."""
         sent = self.base.broadcast(without_basis(state), client)
         return {**sent, BASIS: state[BASIS], ORIGIN: self.origin}
 
     def client_update(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> LocalResult:
-        """Train as the method does and project the update; with noised steps train coordinates.
-
-        Raises:
-            MethodError: If a direction is not finite.
-        """
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Train as the method does and project the update; with noised steps train coordinates."""
         basis = view.broadcast[BASIS].astype(np.float64)
         if not np.isfinite(basis).all():
             raise MethodError("a direction of the subspace is not a finite number")
@@ -338,12 +316,12 @@ class InSubspace(OverMethod):
         return replace(result, update={COORDINATES: coordinates.astype(np.float32)})
 
     def server_update(
-        self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
-    ) -> Arrays:
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
         """Apply the tensors behind the coordinates as the method does; find new directions."""
         basis, spec = state[BASIS].astype(np.float64), self.base.shared_spec()
 
-        def whole(values: Arrays) -> Arrays:
+        def whole(values: m.Arrays) -> m.Arrays:
             return shaped(values[COORDINATES].astype(np.float64) @ basis, spec)
 
         seen = aggregate.individual
@@ -352,18 +330,18 @@ class InSubspace(OverMethod):
         return self._with_basis(self.base.server_update(without_basis(state), told, pool, rng), rng)
 
     def personalise(
-        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
-    ) -> Arrays:
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.Arrays:
         """Return the method's personal state."""
         return self.base.personalise(_without_basis_in(view), data, trainer, rng)
 
     def predict(
-        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return the method's logits."""
         return self.base.predict(_without_basis_in(view), batch, classes)
 
-    def _with_basis(self, state: Arrays, rng: np.random.Generator) -> Arrays:
+    def _with_basis(self, state: m.Arrays, rng: m.Rng) -> m.Arrays:
         broadcast = self.base.broadcast(state)
         if self.kind == "random":
             basis = random_directions(self.rank, length(self.base.shared_spec()), rng)
@@ -371,7 +349,7 @@ class InSubspace(OverMethod):
             basis = self._top_directions(broadcast)
         return {**state, BASIS: basis.astype(np.float32)}
 
-    def _top_directions(self, broadcast: Arrays) -> NDArray[np.float64]:
+    def _top_directions(self, broadcast: m.Arrays) -> NDArray[np.float64]:
         """Return the directions at a broadcast; keeps the newest, as starts are needed often."""
         place = flat(broadcast, self.base.shared_spec()).tobytes()
         if place not in self._found:
@@ -389,12 +367,12 @@ class InSubspace(OverMethod):
 
 
 def in_subspace(
-    method: Method,
+    method: m.Method,
     kind: Kind,
     rank: int,
     *,
     origin: NDArray[np.uint32],
-    public: Callable[[], Examples] | None = None,
+    public: Callable[[], m.Examples] | None = None,
 ) -> InSubspace:
     """Return the method with uploads in a subspace.
 
@@ -441,7 +419,7 @@ def in_subspace(
     return InSubspace(method, kind, rank, origin, images)
 
 
-def subspace_of(method: Method) -> InSubspace | None:
+def subspace_of(method: m.Method) -> InSubspace | None:
     """Return the subspace of a method's uploads, under any wrappers; None without a subspace."""
     while isinstance(method, OverMethod):
         if isinstance(method, InSubspace):
@@ -450,10 +428,10 @@ def subspace_of(method: Method) -> InSubspace | None:
     return None
 
 
-def without_basis(state: Arrays) -> Arrays:
+def without_basis(state: m.Arrays) -> m.Arrays:
     """Return a state, or a broadcast, without the directions and their digest."""
     return {name: array for name, array in state.items() if name not in (BASIS, ORIGIN)}
 
 
-def _without_basis_in(view: ClientView) -> ClientView:
+def _without_basis_in(view: m.ClientView) -> m.ClientView:
     return replace(view, broadcast=without_basis(view.broadcast))

@@ -138,15 +138,7 @@ class ClipTower:
 
     def features_after(self, parameters: Parameters, inputs: Tensor, change: Change) -> Tensor:
         """Return features (B, D) after a change of the first map."""
-        # A copy for this call, as all clients share the module; the layers are shared.
-        module = copy.copy(self.backbone.image_module)
-        module._modules = {**module._modules, _FIRST: _Changed(self._first(), change)}
-        trained = {
-            name.replace(f"{_FIRST}.", f"{_FIRST}.layer.") if name.startswith(_FIRST) else name: w
-            for name, w in self._trained(parameters).items()
-        }
-        found: Tensor = functional_call(module, trained, (inputs,))
-        return functional.normalize(found, dim=-1)
+        return self._features_with(_FIRST, _Changed(self._first(), change), parameters, inputs)
 
     @property
     def token_width(self) -> int:
@@ -172,17 +164,8 @@ class ClipTower:
                 the prompts before the next layer.
         """
         self.require_tokens()
-        module = copy.copy(self.backbone.image_module)
-        inner = module._modules[_TRANSFORMER]
-        module._modules = {**module._modules, _TRANSFORMER: _Beside(inner, prompts)}
-        trained = {
-            name.replace(_TRANSFORMER, f"{_TRANSFORMER}.layer", 1)
-            if name.startswith(f"{_TRANSFORMER}.")
-            else name: w
-            for name, w in self._trained(parameters).items()
-        }
-        found: Tensor = functional_call(module, trained, (inputs,))
-        return functional.normalize(found, dim=-1)
+        beside = _Beside(self.backbone.image_module._modules[_TRANSFORMER], prompts)
+        return self._features_with(_TRANSFORMER, beside, parameters, inputs)
 
     @property
     def map_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -229,6 +212,20 @@ class ClipTower:
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return the pixels."""
         return inputs.flatten(1)
+
+    def _features_with(
+        self, part: str, around: nn.Module, parameters: Parameters, inputs: Tensor
+    ) -> Tensor:
+        """Return features (B, D) where a module stands around one part, its `layer`."""
+        # A copy for this call, as all clients share the module; the layers are shared.
+        module = copy.copy(self.backbone.image_module)
+        module._modules = {**module._modules, part: around}
+        trained = {
+            name.replace(part, f"{part}.layer", 1) if name.startswith(f"{part}.") else name: w
+            for name, w in self._trained(parameters).items()
+        }
+        found: Tensor = functional_call(module, trained, (inputs,))
+        return functional.normalize(found, dim=-1)
 
     def _trained(self, parameters: Parameters) -> dict[str, Tensor]:
         if self.rank is None:
@@ -562,12 +559,7 @@ Extractor = Cnn | FastText | OnFeatures | ClipTower
 
 
 def build_extractor(config: NetworkConfig, task: m.Task) -> Extractor:
-    """Return the extractor that the options ask for.
-
-    Raises:
-        BackboneError: If it needs a CLIP model and the task has none.
-        MethodError: If the network takes no rank and the options have one.
-    """
+    """Return the extractor that the options ask for; refuse a rank that it does not take."""
     if config.lora_rank is not None and config.network != "clip":
         raise MethodError(
             f"method.lora_rank: {config.lora_rank} means nothing with network {config.network!r}; "

@@ -37,7 +37,6 @@ class Layer:
     """One array of a network.
 
     Attributes:
-        shape: Its shape.
         fan_in: Width of its input, which sets the range of its start; None for tables of
             embeddings, which start standard normal, and 0 for arrays that start at `constant`.
         constant: Start of an array without a random start.

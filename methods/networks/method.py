@@ -182,22 +182,14 @@ class SplitMethod(MethodDefaults):
         return plus_change(state, aggregate.values)
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)) of the client's network.
-
-        Raises:
-            MethodError: If the task lacks a class, or there is no personal part.
-        """
+        """Return logits (n, len(classes)) of the client's network; refuse an unknown class."""
         columns = columns_of(classes, self.classes)
         with torch.no_grad():
             logits = self.logits(self.tensors(self.whole_model_of(view)), self.tensors(batch))
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
     def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the client's network.
-
-        Raises:
-            MethodError: If there is no personal part: the shared part alone is not a network.
-        """
+        """Return the client's network; without a personal part the shared one is refused."""
         model = self.model_of(view)
         if not model.keys() >= self.personal_layers.keys():
             raise MethodError(
@@ -211,11 +203,7 @@ class SplitMethod(MethodDefaults):
 
     @classmethod
     def built(cls, config: NetworkConfig, task: m.Task) -> Self:
-        """Return the method for a task.
-
-        Raises:
-            BackboneError: If the network needs a CLIP model and the task has none.
-        """
+        """Return the method for a task; refuse a network that needs a CLIP model without one."""
         extractor = build_extractor(config, task)
         return cls(
             config,
@@ -228,11 +216,7 @@ class SplitMethod(MethodDefaults):
 
 
 def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
-    """Return positions of classes among the known classes, those of a head's outputs.
-
-    Raises:
-        MethodError: If a class is not known.
-    """
+    """Return positions of classes, those of a head's outputs; refuse an unknown class."""
     for name in classes:
         if name not in known:
             raise MethodError(

@@ -312,11 +312,7 @@ class Mixture:
 
 
 def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]]:
-    """Return experts, at least one, as one array (E, ...) of each name.
-
-    Raises:
-        MethodError: If an expert lacks an array, or has one of another shape.
-    """
+    """Return experts, at least one, as one array (E, ...) of each name; refuse unequal ones."""
     for expert in experts:
         for name, layer in layers.items():
             found = tuple(expert[name].shape) if name in expert else None

@@ -290,7 +290,6 @@ class StaticRouter(_WithoutLayer):
     Attributes:
         keys: One row for each expert, (M, token width).
         training: Rules of clustering for training.
-        inference: The same for prediction.
         seating: Where clusters begin: at M random tokens, or far from one another.
         seed: Draws the random tokens. Their positions are alike in all images: then an image's
             shares depend neither on other images nor on its tokens' last bits, as a draw from the
@@ -309,11 +308,7 @@ class StaticRouter(_WithoutLayer):
         return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Keep features, and both kinds of shares in place of tokens.
-
-        Raises:
-            MethodError: If images have fewer tokens than there are experts.
-        """
+        """Keep features, and both kinds of shares in place of tokens; refuse fewer than experts."""
         tokens = arrays["tokens"]
         if len(self.keys) > tokens.shape[1]:
             raise MethodError(
@@ -343,8 +338,6 @@ class LearnedRouter:
     """A linear layer and a softmax over experts.
 
     Attributes:
-        experts: Number M of experts.
-        width: Width of the layer's input.
         source: `tokens`: each token has shares, and the image their mean; `features`: the image has
             shares.
         balance_weight: Weight of the balancing loss, for tokens.
@@ -407,7 +400,6 @@ class RandomRouter(_WithoutLayer):
     and the circle is cut into M arcs.
 
     Attributes:
-        experts: Number M of experts.
         seed: Draws axis and angles; the same for all parties.
     """
 
@@ -455,11 +447,8 @@ Router = StaticRouter | LearnedRouter | RandomRouter
 def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
     """Return static keys of the experts (section V-G), of the shape (M, token width).
 
-    All parties draw the same keys from the seed. `orthogonal` has orthonormal rows; the others draw
-    each coordinate from U(0, 1), N(0, 1), or evenly from 0 and 1.
-
-    Raises:
-        MethodError: If there are more experts than orthogonal directions.
+    All parties draw the same keys from the seed. `orthogonal` has orthonormal rows, at most as many
+    as directions; the others draw each coordinate from U(0, 1), N(0, 1), or evenly from 0 and 1.
     """
     rng = np.random.default_rng([seed, 0])
     if kind == "uniform":

@@ -164,16 +164,12 @@ class DeepImageEncoder:
         state = _beside(patches, self.visual.ln_pre(prompts[0]))
         for index, block in enumerate(blocks):
             if index + 1 == len(blocks):
-                state = _first_rows(block, state, 1 if self._pools_one else size)
+                state = _first_rows(block, state, 1 if self.visual.pool_type == "tok" else size)
             elif index + 1 < len(prompts):
                 state = _beside(_first_rows(block, state, size), prompts[index + 1])
             else:
                 state = _first_rows(block, state, state.shape[1])
         return self.tower.pool(state)
-
-    @property
-    def _pools_one(self) -> bool:
-        return bool(self.visual.pool_type == "tok")
 
 
 def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 import torch
@@ -74,11 +74,7 @@ class PromptEncoder:
         self._placeholders(tuple(classes))
 
     def init_context(self, rng: m.Rng, text: str | None) -> NDArray[np.float32]:
-        """Return a starting context (l, token width): N(0, 0.02^2), or the embeddings of `text`.
-
-        Raises:
-            BackboneError: If `text` does not have exactly l tokens.
-        """
+        """Return a first context (l, token width): N(0, 0.02^2), or the l embeddings of `text`."""
         if text is None:
             draw = rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, self.spec.shape)
             return draw.astype(np.float32)
@@ -182,7 +178,6 @@ class PromptObjective:
     """Cross-entropy of CLIP's prediction with one prompt (CoOp, Eq. 3).
 
     Attributes:
-        encoder: Prompt encoder over the frozen backbone.
         classes: Class names in label order.
         encoder_parameters: What the prompt is made of.
         prompt: Makes the prompt (l, token width) of the parameters.
@@ -226,6 +221,11 @@ class PromptMethod(AveragedMethod):
     encoder: PromptEncoder
     config: PromptConfig
     classes: tuple[str, ...]
+
+    @classmethod
+    def built(cls, config: PromptConfig, task: m.Task) -> Self:
+        """Return the method for a task; refuse a prompt that does not fit into its backbone."""
+        return cls(build_encoder(config, task), config, task.classes)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, averaged over clients."""
@@ -322,11 +322,7 @@ def cosine_logits(text: Tensor, batch: m.Arrays, backbone: Backbone) -> NDArray[
 
 
 def require_backbone(task: m.Task) -> Backbone:
-    """Return the task's backbone.
-
-    Raises:
-        BackboneError: If the task has none.
-    """
+    """Return the task's backbone; `BackboneError` if it has none."""
     if task.backbone is None:
         raise BackboneError("task.model: this method needs a CLIP model, but none is configured")
     return task.backbone
@@ -392,11 +388,7 @@ class Captions:
     """One caption for each class name, whose features are never learned."""
 
     def __init__(self, backbone: Backbone, template: str) -> None:
-        """Take the backbone and a template with `{}` in place of the class name.
-
-        Raises:
-            MethodError: If the template does not contain `{}` exactly once.
-        """
+        """Take the backbone and a template with exactly one `{}` in place of the class name."""
         if template.count("{}") != 1:
             raise MethodError(
                 f"method.template: {template!r} is not valid; it must contain {{}} exactly once"

@@ -11,12 +11,14 @@ from __future__ import annotations
 from platform.agreement.checking import (
     Fault,
     disagreements,
+    erased_folders,
     faults_of,
+    registry_disagreements,
     require_agreement,
+    unknown_charges,
 )
-from platform.agreement.ledgers import OwnLedger
 from platform.agreement.reading import Agreed, RunRecords, read_records
-from platform.agreement.registry import erased_folders, registry_disagreements, unknown_charges
+from platform.agreement.trail import OwnLedger
 from platform.protection.charging import stored_tree
 
 __all__ = [

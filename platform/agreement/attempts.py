@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 from platform.agreement.reading import Agreed, RunRecords
 from platform.config import RunConfig
-from platform.protection.charging import as_releases
+from platform.protection.charging import as_releases, is_charged
 from platform.rounds.documents import COLLECTION, epsilon_document, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 from storage import LedgerRow
@@ -36,12 +36,9 @@ class Fruitless:
     """One attempt that has no result, or no result yet.
 
     Attributes:
-        round_number: The round.
-        attempt: The attempt.
         state: `open`: it goes on, maybe after a resumption; `aborted`: given up, another attempt
             may follow; `lost`: given up for good, so the round stays without a result.
         why: The phase in which it ended, or the reason; None while it is open.
-        charged: Number of clients that are charged for it.
     """
 
     round_number: int
@@ -61,20 +58,8 @@ def place_of(row: LedgerRow) -> Place:
     return row.round_number, row.attempt
 
 
-def is_charged(row: LedgerRow) -> bool:
-    """Return whether a release may have left the row's client.
-
-    Ledgers of early versions have rows of clients that a secret draw left out; these are free.
-    """
-    return row.status != "aborted" and row.cohort_drawn is not False
-
-
 def fruitless_attempts(records: RunRecords) -> tuple[Fruitless, ...]:
-    """Return the attempts without a result, in order.
-
-    Args:
-        records: The run's.
-    """
+    """Return the attempts without a result, in order."""
     charged: dict[Place, set[str]] = {}
     for row in records.ledger:
         if is_charged(row):
@@ -107,18 +92,9 @@ def stopping_document(
 ) -> dict[str, Any] | None:
     """Return how many attempts were charged and planned, and the epsilon that holds at every end.
 
-    The collection of a pool that is made once counts if it was charged.
-
-    Args:
-        ledger: All rows of the run.
-        config: The run's.
-        training: The numbers of the rounds that train.
-
-    Returns:
-        None if the mechanism claims nothing or no attempt was charged so far.
-
-    Raises:
-        UnsupportedEvent: If the rows cannot be priced together.
+    The collection of a pool that is made once counts if it was charged. `training` has the numbers
+    of the rounds that train. The result is None if the mechanism claims nothing or nothing was
+    charged.
     """
     rows = [row for row in ledger if is_charged(row) and row.round_number in training]
     if not (config.mechanism.facts.claims and rows):
@@ -192,7 +168,6 @@ class Coming:
     """The rounds of a run that are not charged yet.
 
     Attributes:
-        rounds: Number of rounds.
         releases: The releases that one round adds to a client's ledger; empty before the first
             charge, because only ledger rows tell what a round releases.
     """
@@ -205,11 +180,7 @@ class Coming:
     ) -> int | None:
         """Return how many further rounds fit under a limit, each charged to one client.
 
-        Args:
-            spent: The client's spending, in the run or in its life.
-            pseudonym: The client.
-            limit: The most that it may spend; None without limit.
-            agreed: The run, which names accountant and delta.
+        `spent` is the client's spending, in the run or in its life.
 
         Returns:
             The number of rounds, at most `MOST_ROUNDS`; None without a limit or a price.

@@ -41,20 +41,7 @@ _OF_RUN: Final = "runs/"
 
 
 def back_up(url: str, file: Path, now: datetime) -> Manifest:
-    """Back up a coordinator's database, even while runs write to it.
-
-    Args:
-        url: Of the database.
-        file: The backup, a new file.
-        now: The time, for its manifest.
-
-    Raises:
-        ConfigError: If the URL names no SQLite file, or the backup exists already.
-        UnknownRun: If there is no database.
-        StorageError: If a part is damaged, busy all the time, or cannot be written; then no backup
-            remains.
-        AuditChainBroken: If an audit log was changed.
-    """
+    """Back up a coordinator's database, even while runs write to it; a failure leaves none."""
     database = require_database(url)
     # Refuses another program's database before it is copied.
     schema_version(url)
@@ -93,21 +80,10 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
 
 
 def restore(file: Path, url: str, now: datetime) -> Manifest:
-    """Restore a backup into an empty folder.
+    """Restore a backup into an empty folder, which stays as it was if the backup is not whole.
 
     The function notes the restoration in the audit log of each run that has not finished, because
     the run's records miss all releases after the backup.
-
-    Args:
-        file: The backup.
-        url: The database's future URL; its folder must be missing or empty.
-        now: The time, for the audit log.
-
-    Raises:
-        ConfigError: If the backup is not complete, or the folder is not empty.
-        StorageError: If the backup's content is damaged or of a newer version, or cannot be
-            written; then the folder stays as it was.
-        AuditChainBroken: If an audit log in it was changed.
     """
     database = database_file(url)
 
@@ -136,12 +112,7 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
 
 
 def require_database(url: str) -> Path:
-    """Return the file of a database, which must exist.
-
-    Raises:
-        ConfigError: If the URL names no database.
-        UnknownRun: If the file is missing.
-    """
+    """Return the file of a database, which must exist (`UnknownRun`)."""
     if not is_there(url):
         raise UnknownRun(
             f"--storage: there is no database at {url}; valid: one that `run` has made"

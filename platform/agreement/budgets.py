@@ -19,7 +19,6 @@ from platform.agreement.attempts import (
     Fruitless,
     Place,
     fruitless_attempts,
-    is_charged,
     place_of,
     rounds_to_come,
 )
@@ -33,6 +32,7 @@ from platform.protection.charging import (
     as_releases,
     charged_elsewhere,
     is_by_source,
+    is_charged,
     rows_that_count,
 )
 from platform.rounds.documents import epsilon_document, in_rounds, json_number
@@ -117,7 +117,6 @@ class RunBudget:
     """The budget of one run.
 
     Attributes:
-        agreed: The run.
         epsilons: The largest over all its clients, as its report states them.
         clients: By number, or by pseudonym where they have no numbers.
         attempts: The attempts without a result, each with its cost: by how much the epsilon of the
@@ -151,21 +150,7 @@ def read_budget(
     only: str | None = None,
     mechanisms: Mechanisms = BUILT_IN,
 ) -> RunBudget:
-    """Read the budget of a run, finished or not, if its records and those of counted runs agree.
-
-    Args:
-        database: Where the run is.
-        run_id: The run.
-        only: The only client to state.
-        mechanisms: All that configurations and ledgers may name.
-
-    Raises:
-        NotFound: If there is no such run.
-        ConfigError: If the run knows no such client.
-        RecordsDisagree: If the records of the run, or of another run that charged its clients, do
-            not agree.
-        AuditChainBroken: If the audit log of such a run was changed.
-    """
+    """Read the budget of a run, finished or not; its and all counted runs' records must agree."""
     agreed = require_agreement(database, run_id, mechanisms)
     names = pseudonyms_of(agreed)
     if only is not None:
@@ -179,11 +164,7 @@ def read_budget(
 
 
 def require_known_client(pseudonym: str, known: Collection[str], where: str) -> None:
-    """Refuse an unknown client.
-
-    Raises:
-        ConfigError: Naming the known ones.
-    """
+    """Refuse an unknown client; `ConfigError` names the known ones."""
     if pseudonym not in known:
         raise ConfigError(
             f"--client: {pseudonym!r} is unknown in {where}; valid: {listed(sorted(known))}"
@@ -193,17 +174,22 @@ def require_known_client(pseudonym: str, known: Collection[str], where: str) -> 
 def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None = None) -> RunBudget:
     """Price a run's ledger, client by client.
 
-    Args:
-        agreed: The run.
-        elsewhere: The result of `rows_that_count` for other runs.
-        only: The only client to state; the largest epsilons still count all clients.
-
-    Raises:
-        UnsupportedEvent: If the run's releases cannot be priced together.
+    `elsewhere` is the result of `rows_that_count`. The largest epsilons count all clients, also
+    with `only`.
     """
     section = agreed.config.privacy
     names = pseudonyms_of(agreed) if only is None else (only,)
-    pricing = _Pricing.of(agreed, elsewhere, names)
+    ledger = agreed.spending.ledger
+    told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
+    pricing = _Pricing(
+        agreed=agreed,
+        names=names,
+        abroad=elsewhere,
+        rows=_by_client(ledger),
+        whole=RunningLedger(as_releases(ledger, agreed.config.mechanisms)),
+        numbers={str(item.detail.get("pseudonym")): int(item.detail["client"]) for item in told},
+        gone={str(item.detail.get("pseudonym")) for item in left},
+    )
     attempts = fruitless_attempts(agreed.spending)
     coming = rounds_to_come(agreed)
     clients = [_client(pricing, name, attempts=attempts, coming=coming) for name in names]
@@ -228,21 +214,6 @@ class _Pricing:
     whole: RunningLedger
     numbers: Mapping[str, int]
     gone: Collection[str]
-
-    @classmethod
-    def of(cls, agreed: Agreed, abroad: Sequence[LedgerRow], names: Collection[str]) -> _Pricing:
-        ledger = agreed.spending.ledger
-        whole = RunningLedger(as_releases(ledger, agreed.config.mechanisms))
-        told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
-        return cls(
-            agreed=agreed,
-            names=names,
-            abroad=abroad,
-            rows=_by_client(ledger),
-            whole=whole,
-            numbers={str(i.detail.get("pseudonym")): int(i.detail["client"]) for i in told},
-            gone={str(item.detail.get("pseudonym")) for item in left},
-        )
 
     @cached_property
     def elsewhere(self) -> RunningLedger:
@@ -441,16 +412,7 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
 def overview_document(
     agreed: Agreed, warnings: Sequence[str], only: str | None = None
 ) -> dict[str, Any]:
-    """Return a run's spending as one row of a table of runs.
-
-    Args:
-        agreed: The run.
-        warnings: Warnings about its claim.
-        only: The only client to count; None for the largest epsilon over all.
-
-    Raises:
-        UnsupportedEvent: If the run's releases cannot be priced together.
-    """
+    """Return a run's spending as a row of a table; epsilon is `only`'s, or the largest."""
     section = agreed.config.privacy
     ledger = RunningLedger(as_releases(agreed.spending.ledger, agreed.config.mechanisms))
     chosen = ledger if only is None else RunningLedger.joined((ledger,), [only])

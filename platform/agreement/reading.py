@@ -26,12 +26,7 @@ ENDINGS = ("round.committed", "round.lost")
 
 @dataclass(frozen=True)
 class TrailEntry:
-    """One audit entry, its detail parsed.
-
-    Attributes:
-        entry: As it is stored.
-        detail: The JSON object in it.
-    """
+    """One audit entry, its detail parsed."""
 
     entry: AuditEntry
     detail: Mapping[str, Any]
@@ -53,7 +48,6 @@ class RunRecords:
         attempt: The newest attempt at a round, None before the first.
         ledger: The coordinator's ledger.
         trail: The audit log, whose chain holds.
-        head: The end of that chain.
         generations: Number of pool entries of each living generation.
     """
 
@@ -82,18 +76,10 @@ class RunRecords:
 
 
 def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) -> RunRecords:
-    """Read a run, after its audit chain was found to hold.
+    """Read a run, whose audit chain must hold and go through `head`.
 
-    Args:
-        uow: A transaction, so that all records are of one moment.
-        run_id: The run.
-        head: The end of its audit chain at an earlier time, None without a kept end.
-
-    Raises:
-        AuditChainBroken: If the chain does not hold, or does not go through `head`.
-        NotFound: If there is no such run.
-        DatabaseDamaged: If a document in it is not a JSON object.
-        ValueError: If a round or the newest attempt has no list of its clients.
+    One transaction reads all records, so they are of one moment. `head` is the end of the audit
+    chain at an earlier time, None without a kept end.
     """
     reached = uow.audit.verify(run_id, head)
     rounds, attempt = uow.rounds.all(run_id), uow.attempts.newest(run_id)
@@ -120,8 +106,6 @@ class Agreed:
     """A run whose records agree.
 
     Attributes:
-        config: Its configuration.
-        records: Its records in the coordinator's database.
         spending: The records of the run whose ledger counts: the run itself, or its first phase.
         summary: The content of `summary.json`, None for a run that has not finished.
     """

@@ -33,11 +33,8 @@ def finished_digests(
 ) -> dict[str, str | None]:
     """Return the files' digests for `run.finished`, before summary and metrics are written.
 
-    Args:
-        folder: The run's.
-        summary: The future content of `summary.json`, without the head of the audit log, because
-            that head covers these digests.
-        metrics: The future content of each file of metrics.
+    `summary` is the future content of `summary.json` without the head of the audit log, because
+    that head covers these digests; `metrics` is that of each file of metrics.
     """
     known = {name: bytes_digest(text.encode("utf-8")) for name, text in metrics.items()}
     others = {name: _file_digest(folder / name) for name in FILES if name not in known}
@@ -59,11 +56,7 @@ def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
 
 
 def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return a finished run's `summary.json`, as text and as an object.
-
-    Raises:
-        ValueError: If it is missing or not a JSON object.
-    """
+    """Return a finished run's `summary.json`, as text and as an object, or `ValueError`."""
     try:
         text = (folder / SUMMARY).read_bytes().decode("utf-8")
         summary = json.loads(text)
@@ -107,11 +100,7 @@ TOLERANCE: Final = 1e-6
 
 
 def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
-    """Return the worst client's epsilon against each adversary, for a ledger.
-
-    Raises:
-        UnsupportedEvent: If the ledger's releases cannot be priced together.
-    """
+    """Return the worst client's epsilon against each adversary, for a ledger."""
     section = config.privacy
     return epsilons(as_releases(rows, config.mechanisms), section.target_delta, section.accountant)
 
@@ -127,10 +116,7 @@ def statement_disagreements(
 ) -> Iterator[str]:
     """Yield where a summary's number differs from the number that follows from the records.
 
-    Args:
-        summary: The content of `summary.json`.
-        records: Of the run whose rounds and ledger count.
-        config: The run's configuration.
+    The records are those of the run whose rounds and ledger count.
     """
     spent = price(records.ledger, config)
     expected = {

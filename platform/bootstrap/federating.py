@@ -52,6 +52,7 @@ from platform.experiment.resuming import (
 from platform.parties.identities import enrolment_of, fingerprint_of, read_enrolment
 from platform.protection.building import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
+from platform.rounds.asking import Door
 from platform.rounds.leaving import (
     LeavingTransport,
     LeftClient,
@@ -62,7 +63,6 @@ from platform.rounds.leaving import (
 )
 from platform.rounds.observing import Observer
 from platform.rounds.receipts import Courier
-from platform.rounds.roll import Door
 from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.codec import Envelope
 from platform.wire.messages import Stage

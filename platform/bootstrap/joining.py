@@ -40,13 +40,25 @@ from platform.experiment.environment import resolve_device
 from platform.experiment.exported_models import TrainedModel
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.holder.checking import look_at_images
-from platform.holder.own_limits import own_limits, require_within
 from platform.holder.serving import Host, Serving
-from platform.holder.settings import HolderSettings, own_credentials, own_hints, own_identity
+from platform.holder.settings import (
+    HolderSettings,
+    own_credentials,
+    own_hints,
+    own_identity,
+    own_limits,
+    require_within,
+)
 from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
-from platform.parties.expectations import expectations_of
-from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
+from platform.parties.profile import (
+    ClientProfile,
+    Randomness,
+    RunNames,
+    Safeguards,
+    expectations_of,
+    view_of,
+)
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
@@ -63,7 +75,7 @@ _SPLIT: Final = b"which records test and validate"
 
 def host_of(
     settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
-) -> Host[Client]:
+) -> Host:
     """Return the host that answers for a data holder; its store is opened, or made at first.
 
     Raises:

@@ -186,19 +186,20 @@ def plan_terms(
         ConfigError: If the run cannot be protected as asked.
     """
     # Noise was calibrated for the configuration of the run that released.
-    calibrated, section = protect_run(releasing or config, method), config.privacy
+    protection, noise_multiplier = protect_run(releasing or config, method)
+    section = config.privacy
     budget = Limits(
         delta=section.target_delta,
         target_epsilon=section.target_epsilon,
         accountant=section.accountant,
-        noise_multiplier=calibrated.noise_multiplier,
+        noise_multiplier=noise_multiplier,
         lifetime_budget=section.lifetime_budget,
         mechanisms=config.mechanisms,
     )
     return RunTerms(
         config=config,
         method=method,
-        protection=calibrated.protection,
+        protection=protection,
         budget=budget,
         pool_rules=pool_rules_of(config, method),
         cohort_kind=amplifying_cohorts(config, method),

@@ -38,9 +38,9 @@ from platform.experiment.resuming import (
 from platform.experiment.simulation import Simulation, build_population
 from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
+from platform.rounds.asking import call_roll, newest_attempt
 from platform.rounds.attempts import simulated_losses
 from platform.rounds.observing import Observer
-from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run
 from platform.wire.messages import ROUND_STAGES, Stage
 from platform.wire.transport import InProcessTransport

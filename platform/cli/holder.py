@@ -18,8 +18,7 @@ from platform.cli.keeping import show_manifest
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.own_limits import Spending, account_of, own_account
-from platform.holder.settings import load_holder
+from platform.holder.settings import Spending, account_of, load_holder, own_account
 from platform.holder.store import (
     back_up_store,
     leave_runs,
@@ -28,8 +27,8 @@ from platform.holder.store import (
     restore_store,
     write_statement,
 )
+from platform.parties.client_state import catch_up
 from platform.parties.identities import create_key, read_key
-from platform.parties.own_ledger import catch_up
 from platform.wire.charges import decode_charges
 from privacy.secure_aggregation import Identity, fingerprint
 

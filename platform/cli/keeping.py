@@ -29,8 +29,8 @@ from platform.experiment.pruning import (
     second_phases_first,
 )
 from platform.results.reading import numbers_of, resolved
+from platform.rounds.attempts import charges_of
 from platform.rounds.documents import ADVERSARIES
-from platform.rounds.spending import charges_of
 from platform.wire.charges import encode_charges
 from storage import (
     AuditChainBroken,

@@ -44,11 +44,14 @@ from storage import (
     StorageError,
     UnitOfWork,
 )
+from storage.engine import retried
 from storage.files import stamp_of
 from storage.records import RUN_STATUSES
 
 TRIES: Final = 5
 """Readings of a database that changes meanwhile, before it counts as too busy."""
+HINDERED: Final = (DatabaseBusy, DatabaseReplaced)
+"""The database was written to meanwhile, or replaced by another file."""
 PATIENCE: Final = 2.0
 """Seconds that a hub may take to answer."""
 LISTED: Final = (
@@ -226,7 +229,7 @@ class PageRecords:
 
     def verified(self) -> Sheet:
         """Compare every record with all others, as `audit verify` does."""
-        found = _again(lambda: audited(self._storage))
+        found = retried(lambda: audited(self._storage), tries=TRIES, after=HINDERED)
         # A second phase has the faults of its first run too.
         faults = list(
             dict.fromkeys(
@@ -262,26 +265,15 @@ class PageRecords:
                 if self._database is None:
                     self._database = open_existing(self._storage)
                 database = self._database
-            # Each of its transactions has a connection of its own.
-            return read(database)
+            try:
+                # Each of its transactions has a connection of its own.
+                return read(database)
+            except DatabaseReplaced:
+                with self._lock:
+                    self._database = None
+                raise
 
-        def forget() -> None:
-            with self._lock:
-                self._database = None
-
-        return _again(attempt, forget)
-
-
-def _again(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
-    """Read again if the database was written to meanwhile, or replaced by another file."""
-    for _ in range(TRIES - 1):
-        try:
-            return read()
-        except DatabaseReplaced:
-            forget()
-        except DatabaseBusy:
-            continue
-    return read()
+        return retried(attempt, tries=TRIES, after=HINDERED)
 
 
 def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:

@@ -223,7 +223,7 @@ def set_stage(
     config: RunConfig, method: Method, data: Mapping[ClientId, Examples], folder: Path
 ) -> Stage:
     """Return a federation with the configuration's protection, and stores in the folder."""
-    protection = protect_run(config, method).protection
+    protection, _ = protect_run(config, method)
     make_trainer = trainer_factory(config, "cpu", protection)
     clients = clients_of(*(method, data, folder), protection=protection, make_trainer=make_trainer)
     return Stage(config, method, protection, clients)

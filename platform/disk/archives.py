@@ -63,16 +63,7 @@ class Manifest:
 
 
 def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:
-    """Write a new archive, and return its manifest, with the members' digests in it.
-
-    Args:
-        path: The archive, which must not exist yet.
-        manifest: All but the digests.
-        members: By name, the file with the member's contents.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Write a new archive, and return its manifest, to which it adds the members' digests."""
     digests = {name: _file_digest(file) for name, file in sorted(members.items())}
     full = replace(manifest, digests=digests)
     head = {"format": FORMAT, "version": VERSION, **asdict(full)}
@@ -94,24 +85,14 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive whose digest, names and manifest hold.
-
-    Attributes:
-        path: Path of the file.
-        manifest: Its manifest.
-    """
+    """An archive whose digest, names and manifest hold."""
 
     path: Path
     manifest: Manifest
     _zip: zipfile.ZipFile
 
     def extract(self, name: str, target: Path) -> None:
-        """Write a member into a new file.
-
-        Raises:
-            ConfigError: If its digest differs from the manifest's.
-            OSError: If it cannot be written.
-        """
+        """Write a member into a new file; `ConfigError` if its digest is not the manifest's."""
         found = hashlib.sha256()
         try:
             with self._zip.open(name) as source, written(target) as out:
@@ -126,16 +107,9 @@ class Archive:
 
 @contextmanager
 def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> Iterator[Archive]:
-    """Return an archive after checking it from its first byte to its last.
+    """Return an archive after checking it from its first byte to its last, or `ConfigError`.
 
-    Args:
-        path: Path of the file.
-        kind: The kind that its manifest must name.
-        may_hold: Whether a member may have this name.
-
-    Raises:
-        ConfigError: If the file is missing, has another kind or version, is damaged, or holds a
-            member that does not belong there.
+    `may_hold` says whether a member may have a name.
     """
     try:
         file = path.open("rb")
@@ -219,17 +193,10 @@ MayHold = Callable[[str], bool]
 
 
 def make_backup(file: Path, build: Build, may_hold: MayHold) -> Manifest:
-    """Write a backup and check it before it gets its name.
+    """Write a new backup and check it before it gets its name; no part of it remains on failure.
 
-    Args:
-        file: The backup; nothing may be there.
-        build: Fills an empty folder with copies that it has examined; returns their manifest and
-            the members by name.
-        may_hold: Whether a member may have this name.
-
-    Raises:
-        ConfigError: If the file is there.
-        StorageFull: If it cannot be written; then no part of it remains.
+    `build` fills an empty folder with copies that it has examined, and returns their manifest and
+    the members by name. `may_hold` says whether a member may have a name.
     """
     with _written_to(file), _alone_beside(file):
         if file.exists() or file.is_symlink():
@@ -254,16 +221,8 @@ def restore_backup(
 ) -> Manifest:
     """Restore a backup into a folder, which appears when all of it is complete.
 
-    Args:
-        file: The backup.
-        folder: The target; it must be missing or empty.
-        kind: The kind that the backup must have.
-        lay_out: Fills an empty folder from an archive, and checks the files that it wrote.
-        may_hold: Whether a member may have this name.
-
-    Raises:
-        ConfigError: If the folder holds anything, or the backup is not whole.
-        StorageFull: If it cannot be written; then no part of it remains.
+    The folder must be missing or empty. `lay_out` fills an empty folder from an archive, and checks
+    the files that it wrote. `may_hold` says whether a member may have a name.
     """
     folder = folder.absolute()
     with opened_archive(file, kind, may_hold) as archive:

@@ -25,6 +25,7 @@ __all__ = [
     "make_folder",
     "named",
     "open_lock",
+    "private",
     "sync_folder",
     "write_bytes",
     "write_text",
@@ -40,11 +41,8 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file under another name first, so that a reader never sees half of it.
 
-    After a power cut there is the old file or the new one. Missing folders are made for their owner
-    only, as the file is.
-
-    Raises:
-        Unwritable: If it cannot be written; then the old file is still there.
+    After a power cut, or `Unwritable`, there is the old file or the new one. Missing folders are
+    made for their owner only, as the file is.
     """
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     with named(path):
@@ -60,11 +58,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Name a file in errors of the operating system.
-
-    Raises:
-        Unwritable: In place of any `OSError`.
-    """
+    """Name a file in errors of the operating system: `Unwritable` in place of any `OSError`."""
     try:
         yield
     except OSError as error:
@@ -73,12 +67,8 @@ def named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """Return a new file for this user only; it is durable after it is closed.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    with open(path, "xb", opener=_private) as file:
+    """Return a new file for this user only; it is durable after it is closed."""
+    with open(path, "xb", opener=private) as file:
         yield file
         # A file that is renamed before it is durable could be empty after a power cut.
         file.flush()
@@ -89,9 +79,6 @@ def erase(path: Path) -> None:
     """Write zeros over a file and delete it; a missing file is no error.
 
     The old contents remain in copies of the file, and on file systems that write elsewhere.
-
-    Raises:
-        OSError: If it cannot be written or deleted.
     """
     try:
         with path.open("r+b") as file:
@@ -105,16 +92,13 @@ def erase(path: Path) -> None:
 
 
 def open_lock(path: Path) -> IO[str]:
-    """Return a file to hold a lock on, made for this user only if missing; its folder must exist.
-
-    Raises:
-        OSError: If it cannot be opened.
-    """
+    """Return a file to hold a lock on, made for this user if missing; its folder must exist."""
     # Opened to append, so that the call never empties a file. Closing it releases the lock.
-    return open(path, "a", encoding="utf-8", opener=_private)
+    return open(path, "a", encoding="utf-8", opener=private)
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file for this user only; an `opener` of `open`."""
     return os.open(path, flags, 0o600)
 
 
@@ -130,15 +114,7 @@ class Held(Exception):
 
 @contextmanager
 def only_process_of(folder: Path) -> Iterator[None]:
-    """Reserve a run for this process.
-
-    Args:
-        folder: The run's folder; made if missing.
-
-    Raises:
-        RunBusy: If another process executes it.
-        Unwritable: If the lock cannot be made.
-    """
+    """Reserve a run for this process; `RunBusy` if another process executes it."""
     try:
         with held(folder / LOCK_NAME):
             yield
@@ -149,12 +125,9 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Check, before a run asks its clients anything, that no process executes it now.
+    """Raise `RunBusy` if a process executes a run now, before the run asks its clients anything.
 
     A process that continues the run takes the lock later, and fails if another was quicker.
-
-    Raises:
-        RunBusy: If another process executes it.
     """
     with only_process_of(folder):
         pass
@@ -162,15 +135,7 @@ def require_free(folder: Path) -> None:
 
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
-    """Hold a lock during the block.
-
-    Args:
-        lock: Its file; made if missing, with its folder.
-
-    Raises:
-        Held: If another process holds it.
-        Unwritable: If it cannot be made.
-    """
+    """Hold a lock during the block; `Held` if another process holds it."""
     with _opened(lock) as file:
         for _ in range(TRIES):
             try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from platform.disk.files import named, write_bytes, written
+from platform.disk.files import named, private, write_bytes, written
 from platform.errors import ConfigError, Unwritable
 from privacy import Authentication
 from privacy.secure_aggregation import new_identity
@@ -52,7 +52,6 @@ class KeptHeads:
     """The heads of a log outside its database.
 
     Attributes:
-        heads: Sizes and roots that its tree had, oldest first.
         key: The key that signed the newest heads; None if it is unknown, so that no signature was
             checked.
         lost: The lines of key changes that the old key did not sign.
@@ -77,10 +76,6 @@ def log_signer(database: Path) -> NoteSigner:
     """Return the signer of the heads of a database's log; a missing key is made.
 
     If an older key signed heads before, the new key first states that the old key is lost.
-
-    Raises:
-        ConfigError: The file of the key is not valid.
-        Unwritable: The key cannot be made.
     """
     path = key_file(database)
     _finish_change(database)
@@ -94,11 +89,7 @@ def log_signer(database: Path) -> NoteSigner:
 
 
 def existing_signer(database: Path) -> NoteSigner:
-    """Return the signer of the heads of a database's log, whose key must exist.
-
-    Raises:
-        ConfigError: There is no key beside the database, or its file holds no key.
-    """
+    """Return the signer of the heads of a database's log, whose key must exist (`ConfigError`)."""
     path = key_file(database)
     try:
         return _read_key(path)
@@ -110,11 +101,7 @@ def existing_signer(database: Path) -> NoteSigner:
 
 
 def known_key(database: Path) -> NoteKey | None:
-    """Return the public key of a database's log, None if its file is missing.
-
-    Raises:
-        ConfigError: The file of the key is not valid.
-    """
+    """Return the public key of a database's log, None if its file is missing."""
     try:
         return _read_key(key_file(database)).key
     except FileNotFoundError:
@@ -126,10 +113,6 @@ def change_key(database: Path) -> NoteKey:
 
     A process may be killed at any point. Until the hand-over is written the old key stays; after
     that the next process that signs puts the new key in its place.
-
-    Raises:
-        ConfigError: There is no key yet, or its file holds no key.
-        Unwritable: Something cannot be written.
     """
     old = existing_signer(database)
     new = NoteSigner(old.name, new_identity())
@@ -159,12 +142,7 @@ def _next_key(database: Path) -> Path:
 
 
 def keep_head(database: Path, head: TreeHead) -> str:
-    """Sign a head, add it to the kept heads, and return it.
-
-    Raises:
-        ConfigError: The file of the log's key is not valid.
-        Unwritable: The head cannot be written.
-    """
+    """Sign a head, add it to the kept heads, and return it; see `add_note` for the errors."""
     signer = log_signer(database)
     note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
     add_note(database, note)
@@ -172,15 +150,9 @@ def keep_head(database: Path, head: TreeHead) -> str:
 
 
 def add_note(database: Path, note: str) -> None:
-    """Add a note to the kept heads.
-
-    The function writes a line in one call, so lines of several processes do not mix.
-
-    Raises:
-        Unwritable: It cannot be written.
-    """
+    """Add a line to the kept heads, in one call so that lines of several processes do not mix."""
     path, line = heads_file(database), _line(note)
-    with named(path), open(path, "ab", buffering=0, opener=_private) as file:
+    with named(path), open(path, "ab", buffering=0, opener=private) as file:
         if file.write(line) != len(line):
             raise Unwritable(None, "it was not written as a whole", str(path))
 
@@ -189,9 +161,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
     """Yield the kept notes, oldest first, with their line numbers; signatures are not checked.
 
     The last line may lack its end, if a process was killed or a disk was full; it does not count.
-
-    Raises:
-        Authentication: A line has another form.
+    `Authentication` names a line of another form.
     """
     path = heads_file(database)
     for number, line in enumerate(_lines(path), 1):
@@ -200,11 +170,7 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
 
 @dataclass
 class KeptChanges:
-    """The changes of a log's key, from the kept heads; each call reads only the new lines.
-
-    Attributes:
-        database: The log's database.
-    """
+    """The changes of a log's key, from the kept heads; each call reads only the new lines."""
 
     database: Path
     _found: list[str] = field(default_factory=list, init=False)
@@ -212,11 +178,7 @@ class KeptChanges:
     _bytes: int = field(default=0, init=False)
 
     def all(self) -> tuple[str, ...]:
-        """Return all changes until now, oldest first.
-
-        Raises:
-            Authentication: A line has another form.
-        """
+        """Return all changes until now, oldest first; `Authentication` for another line."""
         path = heads_file(self.database)
         for line in _lines(path, self._bytes):
             note = _note(path, self._lines + 1, line)
@@ -243,13 +205,8 @@ def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
     """Return the kept heads, each signed by the key that the log had at that time.
 
-    Args:
-        database: The database.
-        trusted: The key that the log has now; None to check no signature.
-
-    Raises:
-        Authentication: A line is not a head, its signature does not hold, or the log's key changed
-            to another key than the trusted one.
+    `trusted` is the key that the log has now; None checks no signature. `Authentication` says that
+    a line does not hold, or that the log's key changed to another one.
     """
     path = heads_file(database)
     parts = _parts(path, list(kept_notes(database)))
@@ -311,12 +268,7 @@ def _opened(path: Path, number: int, note: SignedNote, key: NoteKey | None) -> T
 
 
 def copy_heads(database: Path, size: int, target: Path) -> int:
-    """Copy the notes up to the time when a log had `size` leaves; return the number of lines.
-
-    Raises:
-        Authentication: A line has another form.
-        Unwritable: The copy cannot be written.
-    """
+    """Copy the notes up to the time when a log had `size` leaves; return the number of lines."""
     lines = []
     for _, note in kept_notes(database):
         if not is_change(note) and decode_checkpoint(note).size > size:
@@ -379,10 +331,6 @@ def _write_key(path: Path, signer: NoteSigner) -> bool:
     return True
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, mode=0o600)
-
-
 SALT: Final = "salt"
 """The field of a random text in documents on secret draws; it makes a digest a commitment."""
 _WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
@@ -408,9 +356,7 @@ def salted(document: Mapping[str, Any]) -> dict[str, Any]:
 def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
     """Digest ledger rows; their order does not matter.
 
-    Args:
-        rows: The rows.
-        with_status: Whether the status is part of the digest; without it a row keeps its digest.
+    Without the status in it a row keeps its digest.
     """
     lines = []
     for row in rows:

@@ -17,21 +17,13 @@ from storage.homes import file_of, shown
 
 
 def open_storage(url: str) -> Database:
-    """Return the coordinator's database, its folder made if missing.
-
-    Raises:
-        ConfigError: If the URL names no database, or its folder cannot be made.
-    """
+    """Return the coordinator's database, its folder made if missing."""
     make_beside(url)
     return open_database(url)
 
 
 def make_beside(url: str, name: str = "") -> Path:
-    """Return the folder of the coordinator's database, or one in it, made if missing.
-
-    Raises:
-        ConfigError: If it cannot be made, or the URL names no database.
-    """
+    """Return the folder of the coordinator's database, or one in it, made if missing."""
     folder = database_file(url).parent / name
     try:
         make_folder(folder)
@@ -44,25 +36,15 @@ def make_beside(url: str, name: str = "") -> Path:
 
 
 def is_there(url: str) -> bool:
-    """Return whether there is a database.
-
-    Raises:
-        ConfigError: If the URL names no database.
-    """
+    """Return whether there is a database."""
     return database_file(url).is_file()
 
 
 def open_existing(url: str, *, read_only: bool = True) -> Database:
-    """Return the coordinator's database, which must exist.
+    """Return the coordinator's database, which must exist (`UnknownRun`).
 
-    Args:
-        url: URL of a SQLite file.
-        read_only: Whether nothing may be written, not even beside the file. A process that reads
-            beside writers should open the database as a writer.
-
-    Raises:
-        ConfigError: If the URL names no database.
-        UnknownRun: If there is no such file.
+    With `read_only` nothing may be written, not even beside the file. A process that reads beside
+    writers should open the database as a writer.
     """
     if not is_there(url):
         raise UnknownRun(
@@ -86,11 +68,7 @@ def closed_on_error(database: Database) -> Iterator[Database]:
 
 
 def database_file(url: str) -> Path:
-    """Return the file of a SQLite URL.
-
-    Raises:
-        ConfigError: If the URL names no file.
-    """
+    """Return the file of a SQLite URL; `ConfigError` if it names none."""
     try:
         file = file_of(url)
     except InvalidRecordError as error:
@@ -115,14 +93,10 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
     """Return a unit of work that is committed unless the block raises.
 
     If the log has grown, the function keeps its head outside the database after the commit.
+    `Unwritable` means that this failed, after the commit.
 
     A reader may prevent that old pages are erased. This does not undo the commit, so the round has
     not failed; the next commit or opening erases the pages.
-
-    Raises:
-        StorageFull: Nothing was committed.
-        DatabaseBusy: Nothing was committed.
-        Unwritable: Committed, but the log's head could not be kept.
     """
     with database.unit_of_work() as uow:
         yield uow
@@ -160,9 +134,6 @@ def mark_interrupted(database: Database, run_id: str) -> None:
     """Label a run that has stopped. The run's later behaviour does not depend on this label.
 
     A signal can come just after the run's last commit, so a finished run stays finished.
-
-    Raises:
-        StorageError: If the label cannot be written.
     """
     with transaction(database) as uow:
         if uow.runs.get(run_id).status == "running":

@@ -47,7 +47,8 @@ from platform.rounds.documents import in_rounds
 from platform.rounds.loop import aggregate_of
 from platform.rounds.observing import Observer
 from platform.rounds.pool import ResidentPool
-from platform.wire.layout import Summed, Totals, encode_entry, entry_base
+from platform.wire.codec import encode_arrays
+from platform.wire.layout import Summed, Totals, entry_base
 from platform.wire.outside_rounds import Tally
 from platform.wire.transport import ClientId
 from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
@@ -324,7 +325,7 @@ class _Silent:
         if rules is None:
             return
         alive = [e for e in self.pool if e.generation > number - rules.generations]
-        made = [PoolEntry(number, n.encode(), encode_entry(e)) for n, e in entries.items()]
+        made = [PoolEntry(number, n.encode(), encode_arrays(e)) for n, e in entries.items()]
         self.pool = [*alive, *made]
         self.served = ResidentPool(self.pool, rules)
 

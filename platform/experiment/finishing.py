@@ -60,6 +60,7 @@ from platform.experiment.simulation import Simulation
 from platform.parties.scoring import LOCAL
 from platform.protection.charging import as_releases
 from platform.rounds.asking import personalise, pool_gone
+from platform.rounds.attempts import Spending
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import (
     ADVERSARIES,
@@ -79,7 +80,6 @@ from platform.rounds.documents import (
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
 from platform.rounds.run import Progress, Run
-from platform.rounds.spending import Spending
 from platform.wire.layout import flatten
 from privacy.auditing import canary_bound, mu_of
 from storage import Database, StorageError, StorageFull

@@ -12,7 +12,6 @@ from platform.config import RunConfig
 from platform.experiment.canaries import NOTHING_LEARNT, methods_of
 from platform.experiment.dealing import Learning
 from platform.parties.client import Client
-from platform.parties.expectations import expectations_of
 from platform.parties.identities import credentials_of, stores_file
 from platform.parties.profile import (
     ClientProfile,
@@ -20,6 +19,7 @@ from platform.parties.profile import (
     RunNames,
     Safeguards,
     TrainerFactory,
+    expectations_of,
 )
 from platform.parties.scoring import CommonScores
 from platform.protection.uploads import Protection

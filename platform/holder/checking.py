@@ -17,8 +17,13 @@ from platform.data.checking import examine
 from platform.data.loaders.own_images import load_holding
 from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
-from platform.holder.own_limits import allowed_mechanisms, own_account
-from platform.holder.settings import HolderSettings, own_hints, own_identity
+from platform.holder.settings import (
+    HolderSettings,
+    allowed_mechanisms,
+    own_account,
+    own_hints,
+    own_identity,
+)
 from platform.holder.store import read_store
 from platform.relay.packets import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
@@ -44,11 +49,7 @@ class Check:
 
 
 def check_file(path: Path) -> Check:
-    """Check the settings' file itself: every user who may write it sets the limits.
-
-    Args:
-        path: A file that was read before.
-    """
+    """Check the settings' file itself: every user who may write it sets the limits."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if mode & stat.S_IWOTH:
         text = f"{str(path)!r} has the permissions {mode:o}, so every user may write it; valid: 644"
@@ -57,11 +58,7 @@ def check_file(path: Path) -> Check:
 
 
 def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
-    """Check all files and limits in the settings.
-
-    Args:
-        settings: The holder's settings.
-    """
+    """Check all files and limits in the settings."""
     points: dict[str, Callable[[HolderSettings], str]] = {
         "data": look_at_images,
         "identity": _identity,
@@ -79,17 +76,10 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
 
 
 def look_at_images(settings: HolderSettings) -> str:
-    """Read all of the holder's images, and describe the layout of its folder.
+    """Read all of the holder's images, and describe the layout of its folder, or `ConfigError`.
 
     After a run is accepted, no answer to a coordinator depends on the folder: the client leaves out
     files that it cannot read, and tells only its own log. So this check finds all faults before.
-
-    Args:
-        settings: The holder's settings.
-
-    Raises:
-        ConfigError: If the folder is refused, a class folder is not in `data.classes`, an image
-            cannot be opened, or one file has two labels; with the first such fault.
     """
     data, hints = settings.data, own_hints(settings)
     try:

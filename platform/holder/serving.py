@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from platform.errors import ConfigError, CoordinatorBehind, Declined, ProtocolError, UnknownRun
 from platform.holder.store import Keeping
@@ -41,25 +41,17 @@ from platform.wire.outside_rounds import (
 from platform.wire.receipt_messages import bare
 from platform.wire.transport import Dropout, Handler, answer
 
+if TYPE_CHECKING:
+    from platform.parties.client import Client
+
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
 """The coordinator hears this sentence if the reason itself must stay with the data holder."""
 
 
-class Handles(Protocol):
-    """A client of a run, which answers the run's messages."""
-
-    def handle(self, message: bytes) -> bytes:
-        """Answer one message."""
-        ...
-
-
-Own = TypeVar("Own", bound=Handles)
-
-
 @dataclass(kw_only=True)
-class Host(Generic[Own]):
+class Host:
     """Answers every message that reaches a data holder's process.
 
     Attributes:
@@ -74,19 +66,14 @@ class Host(Generic[Own]):
 
     folder: Path
     consider: Callable[[Offer], object]
-    join: Callable[[Offer], Own]
+    join: Callable[[Offer], Client]
     tell: Callable[[str], None] = lambda line: None
     erase: Callable[[str], None] = lambda run_id: None
-    _clients: dict[str, Own] = field(default_factory=dict, init=False)
+    _clients: dict[str, Client] = field(default_factory=dict, init=False)
     _erased: set[str] = field(default_factory=set, init=False)
 
     def handle(self, message: bytes) -> bytes:
-        """Answer one message.
-
-        Raises:
-            ProtocolError: If its run was not accepted, or the run's client refuses it.
-            BudgetExhausted: If it would pass the client's own limits.
-        """
+        """Answer one message of an accepted run; the run's client may refuse it."""
         kind, envelope = peek(message)
         run_id = envelope.run_id
         farewell = self._farewell(run_id)
@@ -129,11 +116,7 @@ class Host(Generic[Own]):
         return Keeping(self.folder)
 
     def parting(self, run_id: str) -> bytes:
-        """Return the parting of a run that is over.
-
-        Raises:
-            UnknownRun: If the run is unknown here, or is not over.
-        """
+        """Return the parting of a run that is over, or `UnknownRun`."""
         try:
             kept = self._keeping.read(run_id, "parting")
         except ProtocolError:
@@ -145,11 +128,7 @@ class Host(Generic[Own]):
         return kept
 
     def offer(self, run_id: str) -> Offer:
-        """Return the offer of an accepted run.
-
-        Raises:
-            ProtocolError: If the run was not accepted.
-        """
+        """Return the offer of an accepted run; `ProtocolError` for another run."""
         kept = self._keeping.read(run_id, "offer")
         if kept is None:
             raise ProtocolError("message: it belongs to no run that was accepted here")
@@ -181,12 +160,8 @@ class Host(Generic[Own]):
         self._keeping.keep(run_id, "offer", encode_offer(offer))
         return ()
 
-    def client_of(self, run_id: str) -> Own:
-        """Return the client of an accepted run.
-
-        Raises:
-            ProtocolError: If the run was not accepted, or the client no longer takes part.
-        """
+    def client_of(self, run_id: str) -> Client:
+        """Return the client of an accepted run in which it takes part, or `ProtocolError`."""
         if run_id not in self._clients:
             try:
                 client = self.join(self.offer(run_id))
@@ -227,12 +202,7 @@ class Serving:
     def until(self, ended: threading.Event, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `ended` is set; a request in progress is answered first.
 
-        Args:
-            ended: Ends the service.
-            started: Called after the socket listens.
-
-        Raises:
-            ConfigError: If the socket cannot be made, or another process serves there.
+        `started` is called after the socket listens.
         """
         with listening(self.path, FIELD) as sock:
             started()

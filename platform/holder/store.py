@@ -5,9 +5,9 @@ keeps a file for each run and kind: the accepted offer, the parting with which t
 the statement of having left.
 
 A backup is older than the client's last release. A restored store says so, and the client takes
-part in no round before it has caught up (`platform.parties.own_ledger`). Without this rule it would
-count too little spending, and would answer the same request twice. No backup contains the private
-key, which stays on its machine.
+part in no round before it has caught up (`platform.parties.client_state`). Without this rule it
+would count too little spending, and would answer the same request twice. No backup contains the
+private key, which stays on its machine.
 
 A client leaves a run for good under the holder's own key. First it keeps the statement, which is
 then its answer to every message of that run. The coordinator learns of it with its next message, or
@@ -42,12 +42,7 @@ LOCK: Final = "client.lock"
 
 @contextmanager
 def only_process_with(settings: HolderSettings) -> Iterator[None]:
-    """Reserve a store for this process; another process must not serve it at any socket.
-
-    Raises:
-        ConfigError: If another process answers with it.
-        Unwritable: If the lock cannot be made.
-    """
+    """Reserve a store for this process; another process must not serve it at any socket."""
     try:
         with held(settings.storage / LOCK):
             yield
@@ -59,20 +54,11 @@ def only_process_with(settings: HolderSettings) -> Iterator[None]:
 
 
 def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -> Found | None:
-    """Read from the holder's store, also while its client runs, or after the client was killed.
+    """Return what `read` finds in the holder's store, also while its client runs; None without one.
 
     The function opens the store as a writer: then the write-ahead log counts, also the log of a
-    killed process. If the store cannot be written, as in a backup, it opens it read-only.
-
-    Args:
-        settings: The holder's settings.
-        read: Gets the store, and must not write to it.
-
-    Returns:
-        The result of `read`, None if there is no store yet.
-
-    Raises:
-        StorageError: The file is not a store, or damaged.
+    killed process. If the store cannot be written, as in a backup, it opens it read-only. `read`
+    must not write to it.
     """
     if not settings.store_file.exists():
         return None
@@ -91,41 +77,25 @@ RUN_NAME: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}"
 
 @dataclass(frozen=True)
 class Keeping:
-    """The files that the holder keeps of its runs.
-
-    Attributes:
-        storage: The client's storage folder.
-    """
+    """The files that the holder keeps of its runs."""
 
     storage: Path
 
     def place(self, run_id: str, kind: Kind) -> Path:
-        """Return the path of a file, which may be missing.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Return the path of a file, which may be missing; `ProtocolError` for an unfit name."""
         if re.fullmatch(RUN_NAME, run_id) is None:
             raise ProtocolError("message: the run's name is not valid")
         return self.storage / KEPT / f"{run_id}.{kind}"
 
     def read(self, run_id: str, kind: Kind) -> bytes | None:
-        """Return the data of a run, None if the file is missing.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Return the data of a run, None if the file is missing; see `place` for the error."""
         try:
             return self.place(run_id, kind).read_bytes()
         except FileNotFoundError:
             return None
 
     def keep(self, run_id: str, kind: Kind, data: bytes) -> None:
-        """Write data of a run, completely or not at all.
-
-        Raises:
-            ProtocolError: If the run's name is not valid.
-        """
+        """Write data of a run, completely or not at all; see `place` for the error."""
         place = self.place(run_id, kind)
         make_folder(place.parent)
         write_bytes(place, data)
@@ -147,28 +117,11 @@ class Keeping:
         return [run_id for run_id in self.runs("offer") if run_id not in over]
 
 
-def may_be_kept(name: str) -> bool:
-    """Return whether a file in the storage folder may have this relative name."""
-    kinds = "|".join(get_args(Kind))
-    return re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name) is not None
-
-
 KIND: Final = "client"
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
-    """Back up a holder's own store and its files of runs, also while the client runs.
-
-    Args:
-        settings: The holder's settings.
-        file: The backup, a new file.
-        now: The time, for its manifest.
-
-    Raises:
-        ConfigError: If there is no store, or the backup exists already.
-        StorageError: If the store is damaged, or the backup cannot be written; then no backup
-            remains.
-    """
+    """Back up a holder's own store and its files of runs, also while the client runs."""
     store = require_store(settings)
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
@@ -194,15 +147,7 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
 def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manifest:
     """Restore a data holder's store into an empty folder; the client must then catch up.
 
-    Args:
-        file: The backup.
-        settings: The holder's settings; the storage folder must be missing or empty.
-        now: The time, which the store remembers.
-
-    Raises:
-        ConfigError: If the backup is not complete, or the folder is not empty.
-        StorageError: If the store in it is damaged or of a newer version, or cannot be written;
-            then the folder stays empty.
+    The storage folder must be missing or empty, and stays so if the backup is not whole.
     """
 
     def lay_out(archive: Archive, folder: Path) -> None:
@@ -221,25 +166,18 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
 
 def may_hold(name: str) -> bool:
     """Return whether a backup may hold a member of this name."""
-    return name == STORE or may_be_kept(name)
+    kinds = "|".join(get_args(Kind))
+    kept = re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name)
+    return name == STORE or kept is not None
 
 
 def own_store(settings: HolderSettings) -> ClientStore:
-    """Return the holder's own store, open for writing.
-
-    Raises:
-        ConfigError: If there is no store.
-        StorageError: If it cannot be used.
-    """
+    """Return the holder's own store, which must exist, open for writing."""
     return open_client_store(require_store(settings))
 
 
 def require_store(settings: HolderSettings) -> Path:
-    """Return the file of the holder's store.
-
-    Raises:
-        ConfigError: If there is no store.
-    """
+    """Return the file of the holder's store, which must exist (`ConfigError`)."""
     path = settings.store_file
     if not path.is_file():
         raise ConfigError(
@@ -254,7 +192,6 @@ class Leaving:
     """The result of leaving one run.
 
     Attributes:
-        run_id: The run.
         is_new: Whether the client had not left it before.
         is_signed: Whether the statement is signed, which a coordinator with an enrolment requires.
         charges: Rows that stay in the holder's own ledger.
@@ -267,16 +204,10 @@ class Leaving:
 
 
 def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[Leaving]:
-    """Leave some runs for good; a run that was left before is erased again.
+    """Leave some runs for good, None for all that were ever accepted here; erase them once more.
 
-    Args:
-        settings: The holder's settings.
-        run_ids: The runs; None for all that were ever accepted here.
-
-    Raises:
-        ConfigError: If there is no store, or the holder's key cannot be used; then nothing changed.
-        UnknownRun: If a run was never accepted here; then nothing changed.
-        DatabaseBusy: If the client used its store all the time; try again.
+    Nothing changes if a run was never accepted here (`UnknownRun`). `DatabaseBusy` means that the
+    client used its store all the time: try again.
     """
     store, keeping = own_store(settings), Keeping(settings.storage)
     known = sorted({*keeping.runs("offer"), *keeping.runs("left")})
@@ -306,11 +237,7 @@ def erase_run(keeping: Keeping, store: ClientStore, run_id: str) -> None:
 
 
 def write_statement(settings: HolderSettings, run_id: str, file: Path) -> None:
-    """Write the statement of having left a run into a new file.
-
-    Raises:
-        ConfigError: If the run has not been left, or the file exists or cannot be written.
-    """
+    """Write the statement of having left a run into a new file, or `ConfigError`."""
     statement = Keeping(settings.storage).read(run_id, "left")
     if statement is None:
         raise ConfigError(f"RUN: {run_id!r} has not been left; valid is a run that has")

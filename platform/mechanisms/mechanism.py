@@ -80,20 +80,12 @@ class Settings:
 
     @property
     def norm(self) -> float:
-        """C.
-
-        Raises:
-            ValueError: If nothing is clipped; the configuration has refused this before.
-        """
+        """C; `ValueError` if nothing is clipped, which the configuration has refused before."""
         return _given(self.clipping_norm, "clipping_norm")
 
     @property
     def multiplier(self) -> float:
-        """Standard deviation of the noise over C.
-
-        Raises:
-            ValueError: If there is no noise; the configuration has refused this before.
-        """
+        """The noise's standard deviation over C; `ValueError` if there is no noise."""
         return _given(self.noise_multiplier, "noise_multiplier")
 
     @property
@@ -211,12 +203,7 @@ class Mechanism:
         return ("same", "independent") if self.facts.noises_alone else ("independent",)
 
     def build_upload(self, settings: Settings) -> ClientMechanism:
-        """Build the protection of the vector that is summed.
-
-        Raises:
-            CalibrationError: If the numbers mean too little or too much noise for the grid.
-            UnknownMechanism: If the built value is not this mechanism.
-        """
+        """Build the protection of the summed vector; `CalibrationError` for an unfit grid."""
         built = require_mechanism(self.upload(settings))
         # Under noised steps uploads are only carried, and training has the row.
         expected = self.facts if not self.facts.is_in_steps else None
@@ -227,12 +214,7 @@ class Mechanism:
         return built
 
     def build_entry(self, settings: Settings) -> ClientMechanism | None:
-        """Build the protection of a pool entry with noise of its own; None without own noise.
-
-        Raises:
-            CalibrationError: As for `build_upload`.
-            UnknownMechanism: If the built value does not noise an entry that is seen alone.
-        """
+        """Build the protection of a pool entry with noise of its own; None without own noise."""
         if self.entry is None:
             return None
         built = require_mechanism(self.entry(settings))
@@ -244,11 +226,7 @@ class Mechanism:
         return built
 
     def build_training(self, settings: Settings) -> DpSgd | None:
-        """Build the noise of local steps; None if the noise is not in them.
-
-        Raises:
-            UnknownMechanism: If its ledger rows would say another mechanism.
-        """
+        """Build the noise of local steps, of this mechanism; None if the noise is not in them."""
         if self.training is None:
             return None
         built = self.training(settings)

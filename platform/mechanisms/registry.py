@@ -39,22 +39,14 @@ class Mechanisms:
         return iter(self.all)
 
     def named(self, name: str) -> Mechanism:
-        """Return the mechanism of this name.
-
-        Raises:
-            UnknownMechanism: If no mechanism has this name.
-        """
+        """Return the mechanism of this name, or `UnknownMechanism`."""
         for mechanism in self.all:
             if mechanism.name == name:
                 return mechanism
         raise UnknownMechanism(f"mechanism is {name!r}; valid are {', '.join(self.names)}")
 
     def facts_of(self, name: str) -> MechanismFacts:
-        """Return the meaning of a ledger row of this name.
-
-        Raises:
-            UnknownMechanism: If no mechanism has this name; such a row has no price.
-        """
+        """Return the meaning of a ledger row of this name; `UnknownMechanism` has no price."""
         return self.named(name).facts
 
     def claims_nothing(self, name: object) -> bool:
@@ -62,11 +54,7 @@ class Mechanisms:
         return any(m.name == name and not m.facts.claims for m in self.all)
 
     def adding(self, *mechanisms: Mechanism) -> Mechanisms:
-        """Return these mechanisms and others.
-
-        Raises:
-            ValueError: If a name is taken.
-        """
+        """Return these mechanisms and others, whose names must be new."""
         return Mechanisms((*self.all, *mechanisms))
 
 

@@ -28,6 +28,7 @@ These requests can be repeated and get the same answer, so the client keeps none
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,15 +37,20 @@ from typing import Final
 from methods import ClientView
 from platform.errors import ConfigError, ProtocolError
 from platform.parties.client_state import (
+    OwnSpending,
     PersonalStates,
     Session,
     awaited,
-    begun,
     decode_session,
     encode_session,
     require_new,
+    sent_before,
 )
-from platform.parties.expectations import (
+from platform.parties.profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    as_sent,
     expectations_of,
     require_ahead,
     require_assignment,
@@ -52,10 +58,9 @@ from platform.parties.expectations import (
     require_invitation,
     require_last_round_over,
     require_parting,
+    view_of,
 )
-from platform.parties.own_ledger import OwnSpending
-from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory, as_sent, view_of
-from platform.parties.receipt_checks import receipts_of
+from platform.parties.receipt_checks import Receipts, witness_of
 from platform.parties.scoring import LOCAL, mean_weights
 from platform.parties.totality import LocalRound, personalise, work
 from platform.protection.charging import as_row
@@ -127,12 +132,7 @@ class Client:
     def __init__(
         self, profile: ClientProfile, store: ClientStore, make_trainer: TrainerFactory
     ) -> None:
-        """Take the client's profile, its own store and its trainers.
-
-        Raises:
-            ConfigError: If noise would come from a seed outside a simulation.
-            StorageError: If the client has used a newer enrolment file before.
-        """
+        """Take the client's profile, its own store and its trainers."""
         safeguards = profile.safeguards
         if profile.randomness.noise_source == "seeded" and not safeguards.simulated:
             raise ConfigError(
@@ -152,7 +152,14 @@ class Client:
             store.remember_serial(safeguards.credentials.enrolment.serial)
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
-        self._receipts = receipts_of(store, run_id, safeguards, self._remember)
+        self._receipts = Receipts(
+            store=store,
+            run_id=run_id,
+            witness=witness_of(safeguards.credentials, store.identity),
+            seconds=lambda: int(time.time()),
+            trusted=safeguards.log_key,
+            remember=self._remember,
+        )
 
     @property
     def pseudonym(self) -> str:
@@ -162,10 +169,9 @@ class Client:
     def handle(self, message: bytes) -> bytes:
         """Answer one message of the coordinator.
 
-        Raises:
-            ProtocolError: If the message is neither the next message of the current attempt, nor
-                a repeated one, nor an invitation to a newer attempt; nothing has changed.
-            BudgetExhausted: If the round would pass the client's own limits; nothing has changed.
+        It is the next message of the current attempt, a repeated one, or an invitation to a newer
+        attempt. Others are refused (`ProtocolError`), as are rounds beyond the client's own limits
+        (`BudgetExhausted`); then nothing has changed.
         """
         with self._store.kept_open():
             try:
@@ -215,11 +221,7 @@ class Client:
         is_noiseless: bool = False,
         added: Sequence[Release] = (),
     ) -> None:
-        """Make an answer and the session after it durable. The client never goes back behind them.
-
-        Raises:
-            SessionMovedError: If another process of this client has answered something meanwhile.
-        """
+        """Make an answer and the session after it durable; the client never goes back."""
         envelope, known = session.envelope, asked.known
         noiseless = 0 if known is None else known.noiseless_round
         record = SessionRecord(
@@ -269,12 +271,14 @@ class Client:
     def _begin(
         self, asked: _Asked, invitation: Invitation, parameters: RoundParameters | None
     ) -> tuple[Session, bytes]:
-        """Return the session that an invitation opens, and its keys, or shares if it has a roster.
-
-        Raises:
-            ProtocolError: If the secure aggregation has no such beginning.
-        """
-        seat, session = invitation.secure, begun(invitation, asked.known)
+        """Return the session that an invitation opens, and its keys, or shares with a roster."""
+        seat = invitation.secure
+        session = Session(
+            envelope=invitation.envelope,
+            awaits="train",
+            clipping_norm=invitation.clipping_norm,
+            sent=sent_before(asked.known),
+        )
         if seat is None or parameters is None:
             return session, b""
         if not seat.roster:

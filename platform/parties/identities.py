@@ -16,7 +16,7 @@ from platform.config import RunConfig
 from platform.disk.files import write_bytes, written
 from platform.errors import ConfigError
 from platform.protection.charging import Source
-from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SecureTerms
 from platform.wire.transport import ClientId
 from privacy import Authentication
 from privacy.secure_aggregation import (
@@ -51,9 +51,8 @@ def stores_file(config: RunConfig, run_folder: Path) -> Path:
     runs on the same source of data share it. A run of an earlier version, where keys of the task
     and seeds told clients apart, keeps the stores that hold its charges.
 
-    Args:
-        config: The configuration of the run, or of another run of the same clients.
-        run_folder: The folder of the clients' run; its name is the run's.
+    The configuration may be that of another run of the same clients. The folder has the name of the
+    run.
     """
     if config.privacy.lifetime_budget is None:
         return run_folder / "clients" / STORES
@@ -86,15 +85,7 @@ RUN_KEY: Final = "secure_aggregation.enrolment"
 
 
 def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
-    """Return an enrolment from its file.
-
-    Args:
-        path: The file.
-        key: The key or argument with which the user named the file.
-
-    Raises:
-        ConfigError: If the file is missing or not a canonical enrolment.
-    """
+    """Return an enrolment from its file; `key` names the file in a `ConfigError`."""
     try:
         return decode_enrolment(path.read_bytes())
     except OSError as error:
@@ -107,11 +98,7 @@ def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
 
 
 def enrolment_of(config: RunConfig, terms: SecureTerms | None) -> Enrolment | None:
-    """Return the enrolment of a run, None against a semi-honest server.
-
-    Raises:
-        ConfigError: If the file is missing or not a canonical enrolment.
-    """
+    """Return the enrolment of a run, None against a semi-honest server."""
     path = config.secure_aggregation.enrolment
     if path is None or terms is None or not terms.active:
         return None
@@ -124,11 +111,7 @@ def fingerprint_of(enrolment: Enrolment | None) -> str | None:
 
 
 def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
-    """Return the key of a client's machine, as OpenSSH writes it.
-
-    Raises:
-        ConfigError: If no node is bound to this name.
-    """
+    """Return the key of a client's machine, as OpenSSH writes it; `ConfigError` without one."""
     member = enrolment.members.get(name)
     if member is None or member.node is None:
         raise ConfigError(
@@ -138,11 +121,7 @@ def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
 
 
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:
-    """Write an enrolment, whole or not at all.
-
-    Raises:
-        ConfigError: If it cannot be written.
-    """
+    """Write an enrolment, whole or not at all."""
     try:
         write_bytes(path, enrolment.encode())
     except OSError as error:
@@ -155,12 +134,7 @@ def key_path(enrolment: Path, name: str) -> Path:
 
 
 def create_key(path: Path) -> Identity:
-    """Draw a new private key and write it.
-
-    Raises:
-        ConfigError: If the file exists, because keys are never overwritten, or if it cannot be
-            written.
-    """
+    """Draw a new private key and write it; keys are never overwritten (`ConfigError`)."""
     private = new_identity()
     try:
         make_folder(path.parent)
@@ -177,15 +151,7 @@ def create_key(path: Path) -> Identity:
 
 
 def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
-    """Return a private key from its file.
-
-    Args:
-        path: The file.
-        key: The key or argument with which the user named the file.
-
-    Raises:
-        ConfigError: If the file is missing or holds no key; the message never shows its text.
-    """
+    """Return a private key from its file; a `ConfigError` has `key`, never the text."""
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
     except (OSError, ValueError) as error:
@@ -196,11 +162,7 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """Return a simulated client's credentials for rounds against an active adversary.
-
-    Raises:
-        ConfigError: If a file is missing, or the key is not the one that is enrolled.
-    """
+    """Return a simulated client's credentials for rounds against an active adversary."""
     known, identity = read_enrolment(enrolment), read_key(key_path(enrolment, name))
     require_enrolled(known, identity, name)
     return Credentials(identity, known, corrupt_rate)
@@ -209,11 +171,7 @@ def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Creden
 def require_enrolled(
     known: Enrolment, identity: Identity, name: str, *, key: str = RUN_KEY
 ) -> None:
-    """Refuse a key that is not the one that is enrolled under a name.
-
-    Raises:
-        ConfigError: If it is enrolled under another name, or not at all.
-    """
+    """Refuse a key that is not the one that is enrolled under a name."""
     if known.names.get(identity.public) != name:
         raise ConfigError(f"{key}: the key of {name} is not enrolled under that name")
 
@@ -221,10 +179,7 @@ def require_enrolled(
 def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
     """Return new keys and an enrolment for these clients, for development.
 
-    All private keys lie in one folder then, which tests the code but proves no identity.
-
-    Raises:
-        ConfigError: If the folder holds an enrolment already.
+    All private keys lie in one new folder then, which tests the code but proves no identity.
     """
     path = folder / ENROLMENT_FILE
     if path.exists():

@@ -1,23 +1,216 @@
-"""A client's profile in one run, and what follows from it: first state, batches, and noise."""
+"""A client's profile in one run, what follows from it, and the messages that fit the run.
+
+From the profile follow the client's first state, its batches and its noise. The method fixes names,
+shapes and dtypes of broadcasts and experts, and the model of a subspace's directions. The
+configuration fixes the numbers of rounds, clients and generations. A client refuses any other
+message before anything changes, with one sentence that repeats nothing of the message.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
 
 from methods import Arrays, ClientView, Examples, Method
+from methods.interface.subspace import ORIGIN
 from platform.config.randomness import stream
-from platform.parties.expectations import Expectations
+from platform.errors import ProtocolError
 from platform.parties.scoring import MeasuredSets
 from platform.protection.charging import Limits
 from platform.protection.uploads import Protection
+from platform.wire.codec import Attempt, Envelope
+from platform.wire.messages import MAX_EXPERTS, Assignment, Invitation, SecureRound
+from platform.wire.outside_rounds import Parting
 from platform.wire.transport import ClientId
 from privacy import NoiseSource, SeededNoise, SystemNoise, WithoutNoise
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer
 from privacy.transparency import NoteKey
+
+Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
+"""Shape and dtype of each array."""
+_LARGEST = (1 << 31) - 1
+_ROUNDING = 1e-6
+"""Tolerance of a norm's logarithm, over all rounds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectations:
+    """The messages that fit one run.
+
+    Attributes:
+        broadcast: The arrays of every broadcast.
+        expert: The arrays of every expert.
+        experts: Most experts that a client receives in a round, maybe 0.
+        fetched: The arrays of each entry of a pool that is made once, after the last round; None
+            without such a pool.
+        rounds: The last round in which the coordinator asks anything, the collection included.
+        generations: Most rounds whose pool entries are alive; 0 if clients receive none.
+        origin: The model of a subspace's directions, None without a subspace.
+    """
+
+    broadcast: Looks
+    expert: Looks
+    experts: int
+    fetched: Looks | None = None
+    rounds: int = _LARGEST
+    clients: int = _LARGEST
+    generations: int = _LARGEST
+    origin: bytes | None = None
+
+
+def expectations_of(
+    method: Method,
+    *,
+    rounds: int = _LARGEST,
+    clients: int = _LARGEST,
+    generations: int = _LARGEST,
+) -> Expectations:
+    """Return what follows from a method and a few numbers of the configuration.
+
+    A broadcast has the same names, shapes and dtypes in every round and for every client.
+
+    The last round includes the collection. `generations` are the rounds whose pool entries may be
+    alive at once.
+    """
+    # Only the shapes count here, not the numbers that are drawn.
+    first = method.broadcast(method.init_server(np.random.default_rng(0)))
+    broadcast, policy = _looks(first), method.pool_policy()
+    entry: Looks = {}
+    if policy is not None:
+        entry = {n: (t.shape, np.dtype(t.dtype)) for n, t in policy.spec.items()}
+    known = Expectations(
+        broadcast=broadcast,
+        expert={},
+        experts=0,
+        rounds=rounds,
+        clients=clients,
+        generations=0,
+        origin=first[ORIGIN].tobytes() if ORIGIN in first else None,
+    )
+    if policy is None:
+        return known
+    if policy.closes:
+        # Clients receive a pool that is made after the last round only after all rounds.
+        return replace(known, fetched=entry)
+    generations = 1 if policy.opens else generations
+    most = clients * generations if policy.select == "all" else policy.k
+    return replace(known, expert=entry, experts=min(most, MAX_EXPERTS), generations=generations)
+
+
+def require_invitation(
+    expected: Expectations, protection: Protection, invitation: Invitation
+) -> None:
+    """Refuse an invitation that does not fit this run, before the client uses it."""
+    envelope, seat = invitation.envelope, invitation.secure
+    _require_envelope(expected, envelope)
+    alive = invitation.generations
+    is_ascending = all(one < other for one, other in pairwise(alive))
+    if len(alive) > expected.generations or not is_ascending:
+        raise ProtocolError("message: the generations are not this run's")
+    if alive and not 1 <= alive[0] <= alive[-1] < envelope.round_number:
+        raise ProtocolError("message: the generations are not this run's")
+    if seat is not None and seat.clients > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    _require_norm(protection, envelope.round_number, invitation.clipping_norm)
+
+
+def require_ahead(
+    expected: Expectations, protection: Protection, envelope: Envelope, seat: SecureRound
+) -> Protection:
+    """Return an attempt's protection, if keys may be made ahead for it; refuse it otherwise.
+
+    `envelope` is of the first attempt at the next round, and `seat` is the client's place in it.
+    """
+    _require_envelope(expected, envelope)
+    if seat.clients > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    following = protection.in_round(envelope.round_number)
+    if not following.masked:
+        raise ProtocolError("message: keys are made ahead where the next round has masks")
+    return following
+
+
+def require_assignment(expected: Expectations, assignment: Assignment) -> None:
+    """Refuse an assignment that does not fit this run, before the client uses it."""
+    require_broadcast(expected, assignment.broadcast)
+    if len(assignment.experts) > expected.experts:
+        raise ProtocolError(f"message: at most {expected.experts} experts are handed out")
+    if any(_looks(expert) != expected.expert for expert in assignment.experts):
+        raise ProtocolError("message: an expert's arrays are not those of this run's method")
+
+
+def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
+    """Refuse arrays of a broadcast that are not this run's."""
+    if _looks(broadcast) != expected.broadcast:
+        raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
+    if expected.origin is not None and broadcast[ORIGIN].tobytes() != expected.origin:
+        raise ProtocolError(
+            "message: the directions are of another model, or another class list, than this "
+            "client's own"
+        )
+
+
+def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
+    """Refuse a message before the attempt after all rounds, at which clients personalise."""
+    if (envelope.round_number, envelope.attempt) != (expected.rounds + 1, 0):
+        raise ProtocolError("message: clients personalise once, after the last round")
+    last = envelope.committed
+    if last is not None and not (_is_attempt(expected, last) or last == (expected.rounds + 1, 0)):
+        raise ProtocolError("message: the last committed attempt is not of an earlier round")
+
+
+def require_parting(expected: Expectations, parting: Parting) -> None:
+    """Refuse a parting that does not fit this run, before the client uses it."""
+    require_last_round_over(expected, parting.envelope)
+    require_broadcast(expected, parting.broadcast)
+    fetched = parting.fetched
+    if (fetched is None) != (expected.fetched is None):
+        raise ProtocolError("message: it must have experts if the pool is made once, and only then")
+    if fetched is None:
+        return
+    if len(fetched.experts) > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    if any(_looks(expert) != expected.fetched for expert in fetched.experts):
+        raise ProtocolError("message: an expert's arrays are not those of this run's method")
+
+
+def _looks(arrays: Arrays) -> Looks:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
+def _require_envelope(expected: Expectations, envelope: Envelope) -> None:
+    here = (envelope.round_number, envelope.attempt)
+    if not _is_attempt(expected, here):
+        raise ProtocolError("message: this run has no such round and attempt")
+    last = envelope.committed
+    if last is not None and (not _is_attempt(expected, last) or last[0] >= here[0]):
+        raise ProtocolError("message: the last committed attempt is not of an earlier round")
+
+
+def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
+    number, tries = attempt
+    return 1 <= number <= expected.rounds and 1 <= tries <= _LARGEST
+
+
+def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
+    """Refuse a clipping norm that no sequence of clipped fractions can reach."""
+    adaptive, start = protection.extras.adaptive, protection.clipping_norm
+    if norm is None or adaptive is None or start is None:
+        # `Protection.at` checks whether there must be a norm.
+        return
+    if not (math.isfinite(norm) and norm > 0.0):
+        raise ProtocolError("message: the clipping norm is not a length")
+    moves = round_number - protection.first_round
+    way = (math.log(norm) - math.log(start)) / adaptive.learning_rate
+    lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
+    if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
+        raise ProtocolError("message: the clipping norm is out of reach in so few rounds")
 
 
 class TrainerFactory(Protocol):
@@ -81,7 +274,6 @@ class RunNames:
     """The run of a client.
 
     Attributes:
-        run_id: The run.
         source_id: The run from whose rounds state and entry come, None for this run itself.
     """
 
@@ -100,10 +292,6 @@ class ClientProfile:
 
     Attributes:
         name: The client's name on the transport.
-        run: The client's run.
-        method: The method, the same on all clients.
-        data: The client's training examples.
-        protection: How uploads are protected.
         randomness: Where noise, batches and first states come from.
         safeguards: How the client protects itself.
         measured: The sets on which it measures its own model.

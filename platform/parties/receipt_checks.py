@@ -17,7 +17,6 @@ import base64
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -27,7 +26,6 @@ from typing import Any, Final, cast
 from platform.errors import ConfigError, ProtocolError
 from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.parties.client_state import sent_before
-from platform.parties.profile import Safeguards
 from platform.protection.charging import as_releases
 from platform.wire.codec import Attempt
 from platform.wire.receipt_messages import (
@@ -75,8 +73,6 @@ class Receipts:
     """Checks and keeps one client's receipts of one run.
 
     Attributes:
-        store: The client's store.
-        run_id: The run.
         witness: Signs that a log was seen.
         seconds: The time, since 1970.
         trusted: The log's key, if the client's owner knows it, also after an earlier key was lost;
@@ -92,22 +88,13 @@ class Receipts:
     remember: Callable[[tuple[int, int], str], None] = lambda attempt, reason: None
 
     def answering(self, message: bytes, answer: Callable[[bytes], bytes]) -> bytes:
-        """Return the answer to a message that carries a receipt and another message.
-
-        Raises:
-            ReceiptRefused: The receipt does not hold; the message in it is not answered.
-            ProtocolError: As for the message in it.
-        """
+        """Return the answer to a message behind a receipt, which must hold before that."""
         inner, data = unclose(message)
         witnessed = self.take(data)
         return enclose_answer(answer(inner), witnessed)
 
     def take(self, data: bytes) -> Witnessed:
-        """Check a receipt, keep it, and say how far the client has seen the log.
-
-        Raises:
-            ReceiptRefused: It does not hold; the client keeps only the reason.
-        """
+        """Check a receipt, keep it, and say how far the client has seen the log."""
         receipt = decode_receipt(data)
         try:
             return self._take(receipt, data)
@@ -119,7 +106,7 @@ class Receipts:
     def _take(self, receipt: Receipt, data: bytes) -> Witnessed:
         if receipt.envelope.run_id != self.run_id:
             raise ReceiptRefused("it is of another run")
-        key, note, head = opened_head(receipt)
+        key, note, head = _opened_head(receipt.key, receipt.checkpoint)
         key.verify(receipt.signed, receipt.signature)
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
         is_kept = reached is not None and reached.size == head.size
@@ -154,11 +141,7 @@ class Receipts:
     def _seen(
         self, receipt: Receipt, key: NoteKey, head: Checkpoint, reached: Receipted | None
     ) -> SeenLog:
-        """Return the newest head seen of the receipt's log, after a check of the log's key.
-
-        Raises:
-            ReceiptRefused: The log is another log than before, or has another key.
-        """
+        """Return the newest head seen of the receipt's log; refuse another log or key."""
         is_known = self.trusted is not None
         if is_known and key != self.trusted:
             raise ReceiptRefused(f"the log is signed by {receipt.key}, not by the known key")
@@ -188,12 +171,7 @@ class Receipts:
     ) -> dict[Key, LedgerRow]:
         """Compare the leaves with the client's own ledger, from the last receipt's round on.
 
-        Returns:
-            Charges of rounds that are not over: the log has a round's cost before it begins.
-
-        Raises:
-            ReceiptRefused: A leaf is not in the log or not the client's, or differs from the
-                client's own row, or is missing for a row.
+        Return charges of rounds that are not over: the log has a round's cost before it begins.
         """
         charged, aborted = read_leaves(receipt, head)
         pseudonym = self.store.identity.pseudonym
@@ -222,11 +200,7 @@ class Receipts:
         return {key: row for key, row in charged.items() if key[:2] > now}
 
     def _require_uploads(self, stated: Iterable[UploadDigest]) -> None:
-        """Compare the uploads that the coordinator received with those that the client sent.
-
-        Raises:
-            ReceiptRefused: The client sent other bytes in an attempt, or nothing at all.
-        """
+        """Refuse a receipt of other uploads than those that the client sent."""
         known = {u[:2]: u.digest for u in sent_before(self.store.sessions.newest(self.run_id))}
         for upload in stated:
             where = f"round {upload.round_number}, attempt {upload.attempt}"
@@ -236,23 +210,6 @@ class Receipts:
                 raise ReceiptRefused(f"it tells of an upload in {where}, but none was sent")
             if known.get(attempt, upload.digest) != upload.digest:
                 raise ReceiptRefused(f"it tells of another upload in {where} than was sent")
-
-
-def receipts_of(
-    store: ClientStore,
-    run_id: str,
-    safeguards: Safeguards,
-    remember: Callable[[tuple[int, int], str], None],
-) -> Receipts:
-    """Return the checker of a client's receipts in a run."""
-    return Receipts(
-        store=store,
-        run_id=run_id,
-        witness=witness_of(safeguards.credentials, store.identity),
-        seconds=lambda: int(time.time()),
-        trusted=safeguards.log_key,
-        remember=remember,
-    )
 
 
 def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> NoteSigner:
@@ -267,15 +224,7 @@ def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> Not
 
 
 def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow], set[Key]]:
-    """Return the charges that a receipt proves, and the keys of aborted ones.
-
-    Args:
-        receipt: The receipt.
-        head: The head in its checkpoint.
-
-    Raises:
-        ReceiptRefused: A leaf is not in the log, is no charge, or is of another run.
-    """
+    """Return the charges in a receipt, proved and of its run, and the keys of aborted ones."""
     run_id = receipt.envelope.run_id
     charged: dict[Key, LedgerRow] = {}
     aborted: set[Key] = set()
@@ -299,11 +248,7 @@ def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow
 
 
 def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
-    """Require that a receipt's log continues the log that was seen.
-
-    Raises:
-        ReceiptRefused: It does not.
-    """
+    """Refuse a receipt whose log does not continue the log that was seen."""
     if seen.size == EMPTY_LOG:
         return
     before, now = (seen.size, seen.root), (head.size, head.root)
@@ -317,18 +262,9 @@ def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None
 _is_consistent: Final = lru_cache(maxsize=64)(is_consistent)
 
 
-def opened_head(receipt: Receipt) -> tuple[NoteKey, SignedNote, Checkpoint]:
-    """Return the key that a receipt names, and the head of the log that it signed.
-
-    Raises:
-        Authentication: The checkpoint is not valid, or not signed by that key.
-        ValueError: The key is not valid.
-    """
-    return _opened_head(receipt.key, receipt.checkpoint)
-
-
 @lru_cache(maxsize=64)
 def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
+    """Return the key that a receipt names, and the head of the log that it signed."""
     key = NoteKey.decode(text)
     return key, read_note(checkpoint), open_checkpoint(checkpoint, [key])
 
@@ -373,10 +309,8 @@ class RunReceipts:
     """The result of checking a client's receipts of one run.
 
     Attributes:
-        run_id: The run.
         origin: The name of their log; empty if no receipt could be read.
         heads: The log's roots by size, as the coordinator signed them.
-        count: Number of receipts.
         rounds: The last round of which they tell.
         epsilons: By adversary, computed anew; None if the rows have no price here.
         stated: By adversary, from the newest receipt.
@@ -410,11 +344,7 @@ _VALID: Final = "valid: a file that `receipts export` made"
 
 
 def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
-    """Return the receipts of a file.
-
-    Raises:
-        ConfigError: It cannot be read, or is no file of receipts.
-    """
+    """Return the receipts of a file, or `ConfigError`."""
     try:
         data = path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
         head, *lines = [json.loads(line) for line in data.splitlines()]
@@ -443,11 +373,8 @@ def verified(
 ) -> list[RunReceipts]:
     """Check receipts, run by run.
 
-    Args:
-        kept: The receipts of one client.
-        own: The client's own ledger, to find releases that no receipt names; None to skip this.
-        key: The log's key if it is known; None takes the key that signed.
-        mechanisms: All mechanisms that a charge may name.
+    With the client's own ledger the check also finds releases that no receipt names. Without the
+    log's key it takes the key that signed.
     """
     runs: dict[str, list[KeptReceipt]] = {}
     for receipt in kept:
@@ -539,7 +466,7 @@ def _opened(
     for item in kept:
         try:
             receipt = decode_kept(item.receipt)
-            key, _, head = opened_head(receipt)
+            key, _, head = _opened_head(receipt.key, receipt.checkpoint)
             key.verify(receipt.signed, receipt.signature)
         except (ProtocolError, Authentication, ValueError) as error:
             problems.append(f"receipt at size {item.size}: {error}")

@@ -107,16 +107,9 @@ def train(
 ) -> LocalResult:
     """Return one client's training in one round, with privacy if the run asks for it.
 
-    Args:
-        profile: The client.
-        make_trainer: Its trainers.
-        view: The broadcast, the experts and the client's state before.
-        round_number: The round. It fixes the batches of a simulation, and whether the client gives
-            its update or, in the collection, its pool entry.
-        noise: For noised steps; unused without them.
-
-    Raises:
-        SensitivityViolation: Under `dp_sgd`, as `train_privately` says.
+    The round's number fixes the batches of a simulation, and whether the client gives its update
+    or, in the collection, its pool entry. `noise` is unused without noised steps; see
+    `train_privately`.
     """
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
@@ -141,12 +134,7 @@ class LocalRound:
     """One client's inputs in one round.
 
     Attributes:
-        profile: The client.
-        make_trainer: Its trainers.
         protection: The protection of this round, at its clipping norm.
-        attempt: The round and the attempt at it.
-        broadcast: The round's broadcast.
-        experts: The experts that the client received.
         state: The client's state before.
         noise_state: The state that the last attempt left for the noise of this attempt.
     """
@@ -172,7 +160,6 @@ class Ready:
     """The results of one round: the upload, and the state that the client keeps after the commit.
 
     Attributes:
-        prepared: The upload.
         personal: Personal arrays, as they are stored.
         experts: The experts that belong to them, as they are stored.
     """
@@ -183,14 +170,9 @@ class Ready:
 
 
 def work(local: LocalRound, remember: Remember) -> Ready:
-    """Train and protect; a failure that must not show gives the zero vector.
+    """Train and protect; a failure that must not show gives the zero vector, others are raised.
 
-    Args:
-        local: The inputs; names, shapes and dtypes are checked already.
-        remember: Hears of a failure that does not show.
-
-    Raises:
-        Exception: The failure, if failures may show.
+    Names, shapes and dtypes are checked already. `remember` hears of a failure that does not show.
     """
     hides = partial(_hides_in_round, local.profile, local.protection)
     done = or_none(partial(_work, local), hides, remember)
@@ -214,11 +196,7 @@ def personalise(
     round_number: int,
     remember: Remember,
 ) -> Arrays:
-    """Return personal arrays after the last release, or the old ones if a failure must not show.
-
-    Raises:
-        Exception: The failure, under mechanism `none`.
-    """
+    """Return personal arrays after the last release, or the old ones if a failure must not show."""
 
     def compute() -> Arrays:
         rng = batches_of(profile, round_number)
@@ -245,11 +223,7 @@ def train_or_stay(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return training whose result is not sent, with an update of zero where `work` gives zero.
-
-    Raises:
-        Exception: The failure, if failures may show.
-    """
+    """Return training whose result is not sent, with an update of zero where `work` gives zero."""
     hides = partial(_hides_in_round, profile, profile.protection.in_round(round_number))
     compute = partial(train, profile, make_trainer, view, round_number=round_number, noise=noise)
     spec = profile.method.shared_spec()
@@ -264,11 +238,7 @@ def forget(failure: str) -> None:
 def or_none(
     compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
 ) -> Result | None:
-    """Return a computation's result, None after a failure that must not show.
-
-    Raises:
-        Exception: The failure, if it may show.
-    """
+    """Return a computation's result, None after a failure that must not show."""
     try:
         return compute()
     # Every type of error: the sender of a broadcast could choose the type.

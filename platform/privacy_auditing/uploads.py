@@ -36,7 +36,7 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
-from platform.protection.secure_terms import smallest_real_sum
+from platform.protection.sums import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.attempts import coordinator_noise
 from platform.wire.layout import Spec, flatten, unflatten, vector_length

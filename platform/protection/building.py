@@ -16,8 +16,7 @@ from platform.config.schema import PoolConfig
 from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.extras import Extras, Grouping
-from platform.protection.secure_terms import secure_terms, smallest_real_sum
-from platform.protection.sums import SumProtection
+from platform.protection.sums import SumProtection, secure_terms, smallest_real_sum
 from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout, vector_length
 from privacy import (
@@ -45,7 +44,6 @@ class PoolRules:
     """How a run serves its pool.
 
     Attributes:
-        policy: The method's policy.
         minimum: Fewest entries of a pool that serves experts.
         generations: Number of rounds whose entries are kept.
     """
@@ -73,11 +71,7 @@ LEAST_PLAIN_FACTOR = 1e-4
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
-    """Refuse settings that have no meaning with the method.
-
-    Raises:
-        ConfigError: With the first contradiction as one sentence.
-    """
+    """Refuse settings without a meaning with the method; `ConfigError` has the first one."""
     extras, spec = extras_of(config), method.shared_spec()
     if method.centralised and config.task.clients != 1:
         raise ConfigError(
@@ -186,11 +180,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
 
 
 def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
-    """Refuse a pool that could never serve an expert.
-
-    Raises:
-        ConfigError: With what is valid.
-    """
+    """Refuse a pool that could never serve an expert."""
     if policy.fixed:
         _require_fixed_pool(config, policy)
         return
@@ -325,24 +315,10 @@ SMALLEST_MULTIPLIER = 1e-3
 """Start of the search for the least noise on the reals."""
 
 
-@dataclass(frozen=True)
-class Calibrated:
-    """A run's protection and the noise that it was built with.
+def protect_run(config: RunConfig, method: Method) -> tuple[Protection, float | None]:
+    """Return a run's protection with the least noise that meets its target, and its multiplier.
 
-    Attributes:
-        protection: How uploads are protected.
-        noise_multiplier: Configured or calibrated; None under `none`.
-    """
-
-    protection: Protection
-    noise_multiplier: float | None
-
-
-def protect_run(config: RunConfig, method: Method) -> Calibrated:
-    """Build a run's protection, with the least noise that meets its target.
-
-    Raises:
-        ConfigError: If the combination is refused, or no noise reaches the target.
+    The noise multiplier is None under `none`. `ConfigError` if no noise reaches the target.
     """
     require_fitting(config, method)
     try:
@@ -354,17 +330,14 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
-    return Calibrated(protection, multiplier)
+    return protection, multiplier
 
 
 def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:
     """Return the protection of a simulation whose largest client has this many examples.
 
-    Without a configured largest weight that number is the largest weight: a larger one would add
-    bits to every coordinate of every masked vector.
-
-    Raises:
-        ConfigError: If the configured largest weight is below it.
+    Without a configured largest weight, which may not be below it, that number is the largest
+    weight: a larger one would add bits to every coordinate of every masked vector.
     """
     configured = config.secure_aggregation.largest_weight
     if not protection.layout.weighted:

@@ -86,17 +86,11 @@ def as_row(release: Release) -> LedgerRow:
 def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Release]:
     """Return stored rows as the accounting prices them.
 
-    A stored row holds a mechanism's name, and only this function looks up its meaning.
+    A stored row holds a mechanism's name, and only this function looks up its meaning;
+    `UnknownMechanism` has no price.
 
     A row becomes `aborted` only if certainly nothing left the client, so such rows are free. A
     release that may have left stays `reserved` or becomes `released`, and is charged.
-
-    Args:
-        rows: As stored.
-        mechanisms: All mechanisms.
-
-    Raises:
-        UnknownMechanism: A row names another mechanism, so it has no price.
     """
     found: list[Release] = []
     for row in rows:
@@ -130,6 +124,14 @@ def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Relea
             )
         )
     return found
+
+
+def is_charged(row: LedgerRow) -> bool:
+    """Return whether a release may have left the row's client.
+
+    Ledgers of early versions have rows of clients that a secret draw left out; these are free.
+    """
+    return row.status != "aborted" and row.cohort_drawn is not False
 
 
 def law_of(row: LedgerRow) -> str:
@@ -197,17 +199,7 @@ def is_by_source(config: RunConfig) -> bool:
 def rows_that_count(
     uow: UnitOfWork, config: RunConfig, run_id: str, pseudonyms: Collection[str]
 ) -> list[LedgerRow]:
-    """Return the ledger rows of other runs that have spent from the lifetimes of a run's clients.
-
-    Args:
-        uow: A view of the database.
-        config: The run's configuration.
-        run_id: The run.
-        pseudonyms: Its clients.
-
-    Raises:
-        RecordsDisagree: If a run's row does not name its data.
-    """
+    """Return the ledger rows of other runs that have spent from the lives of a run's clients."""
     if not is_by_source(config):
         return [row for row in uow.ledger.rows_of(pseudonyms) if row.run_id != run_id]
     source = Source.of(config.task.dataset, config.task.root)
@@ -223,16 +215,7 @@ def rows_that_count(
 def charged_elsewhere(
     config: RunConfig, rows: Iterable[LedgerRow], pseudonyms: Collection[str]
 ) -> RunningLedger:
-    """Return the charges of a run's clients for other runs.
-
-    Args:
-        config: The run's configuration.
-        rows: The result of `rows_that_count`.
-        pseudonyms: The run's clients.
-
-    Raises:
-        UnknownMechanism: A row names an unknown mechanism, so it has no price.
-    """
+    """Return the charges of a run's clients for other runs; `rows` are of `rows_that_count`."""
     charged = RunningLedger(as_releases(rows, config.mechanisms))
     return charged.charged_to_all(pseudonyms) if is_by_source(config) else charged
 
@@ -251,11 +234,7 @@ def _source_of(run: RunRecord) -> Source:
 
 
 def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """Return the configuration in a run's row, as unchecked plain data.
-
-    Raises:
-        RecordsDisagree: If it is not a JSON object.
-    """
+    """Return the configuration in a run's row, as unchecked plain data, or `RecordsDisagree`."""
     try:
         tree = json.loads(run.config_json)
     except (ValueError, RecursionError):
@@ -270,7 +249,6 @@ class Limits:
     """The limits on one client's spending, which the coordinator and the client both enforce.
 
     Attributes:
-        delta: The delta of every epsilon.
         accountant: The accountant that prices.
         target_epsilon: Limit of one run, None without a limit.
         lifetime_budget: Limit of all runs on the same data, None without a limit.
@@ -296,17 +274,11 @@ class Limits:
         return self.target_epsilon is not None or self.lifetime_budget is not None
 
     def require(self, run: RunningLedger, life: RunningLedger, planned: Sequence[Release]) -> None:
-        """Refuse an attempt that would pass a limit.
+        """Refuse an attempt that would pass a limit; `BudgetExhausted` names the limit.
 
-        Args:
-            run: The spending of one or several clients in the run.
-            life: Their spending in their whole life, with that run.
-            planned: The releases of the next attempt, without those already in the ledger: sending
-                these again is free.
-
-        Raises:
-            BudgetExhausted: If it would pass a limit; the message names the limit.
-            UnsupportedEvent: If the rows of two runs cannot be priced together.
+        `run` is the spending of one or several clients in the run, and `life` that in their whole
+        life, with this run. `planned` lacks releases that are already in the ledger: sending these
+        again is free.
         """
         for spent, name, limit in (
             (run, self.target_key, self.target_epsilon),

@@ -41,15 +41,10 @@ _NO_GROUP = "message: the upload needs the one group that its client is in"
 
 
 def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
-    """Check that an update is zero outside the block of its group.
+    """Refuse an update that is not zero outside the block of its group.
 
-    Args:
-        update: Arrays (K, ...), one block after the other.
-        group: The block that the client chose.
-        groups: K.
-
-    Raises:
-        ProtocolError: If it is not: a neighbour could be farther away than the ledger says.
+    A neighbour could then be farther away than the ledger says. Arrays are (K, ...), one block
+    after the other. `group` is the block that the client chose.
     """
     if group is None or not 0 <= group < groups:
         raise ProtocolError(_NO_GROUP)
@@ -89,11 +84,7 @@ class Grouping:
         return self.unclipped if norm is None else self.counts.bound(norm)
 
     def coordinates(self, norm: float | None, group: int | None) -> NDArray[np.float64]:
-        """Return the K coordinates of one client, b in its group's place.
-
-        Raises:
-            ProtocolError: If the client has no group.
-        """
+        """Return the K coordinates of one client, b in its group's place; refuse one without."""
         if group is None:
             raise ProtocolError(_NO_GROUP)
         told = np.zeros(self.number)
@@ -214,18 +205,10 @@ class Extras:
         validation: float | None,
         group: int | None = None,
     ) -> NDArray[np.float64]:
-        """Clip an update and append the extras; without extras it is unchanged.
+        """Clip an update and append the extras, norm at most `joint_norm`, and counts.
 
-        Args:
-            vector: The update, (n,).
-            validation: The client's validation accuracy, in [0, 1]; private.
-            group: The group that the client is in; private.
-
-        Returns:
-            A vector of norm at most `joint_norm`, and counts.
-
-        Raises:
-            ProtocolError: If accuracy or group is needed and missing.
+        The update is (n,), the accuracy in [0, 1]; without extras it is unchanged. Accuracy and
+        group are private, and must be there where they are needed.
         """
         norm = self.clipping_norm
         if norm is not None:
@@ -242,12 +225,7 @@ class Extras:
         return np.append(vector, self.groups.coordinates(self._norm, group))
 
     def group_reading(self, summed: Summed, deviation: float) -> GroupReading | None:
-        """Return the counts of groups in a sum, None without groups.
-
-        Args:
-            summed: The average of the sum.
-            deviation: Deviation of the noise on each coordinate of the sum.
-        """
+        """Return the counts of groups in a sum, None without groups."""
         return None if self.groups is None else self.groups.read(summed, self._norm, deviation)
 
     @property
@@ -306,11 +284,7 @@ def _mean_of_survivors(summed: Summed, name: str) -> float | None:
 
 
 def around(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
-    """Return the same mechanism around another norm.
-
-    Raises:
-        ProtocolError: If nothing is clipped in this run.
-    """
+    """Return the same mechanism around another norm; `ProtocolError` if nothing is clipped."""
     if mechanism.clipping_norm is None:
         raise ProtocolError("message: nothing is clipped in this run")
     return with_clipping_norm(mechanism, clipping_norm)

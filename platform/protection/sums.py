@@ -1,4 +1,8 @@
-"""The client's protection of the vector that is summed, and the coordinator's of the sum.
+"""The terms of a run's masked sums, the client's protection of a vector, and the coordinator's sum.
+
+Coordinator and clients compute the terms of secure aggregation from the configuration: graph and
+thresholds, once, known to all. A client refuses an invitation with other terms: a lower threshold,
+a smaller sum, a thinner graph or a missing signature never reaches the protocol.
 
 The mechanism fixes the order: clip the whole difference with its extras as one vector, add noise,
 and put it on the grid that is summed, masked or not.
@@ -18,9 +22,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.errors import ProtocolError, RunStopped
+from platform.config import RunConfig
+from platform.errors import ConfigError, ProtocolError, RunStopped
 from platform.protection.extras import Extras, GroupReading, around
-from platform.protection.secure_terms import SecureTerms, meets
 from platform.wire.codec import Envelope
 from platform.wire.layout import Spec, Summed, Totals, UploadLayout, tensor_at
 from platform.wire.messages import SecureRound
@@ -43,8 +47,162 @@ from privacy.secure_aggregation import (
     Adversary,
     RoundParameters,
     largest_norm,
+    plan,
     require_plausible_norm,
 )
+from privacy.secure_aggregation.parameters import active_threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureTerms:
+    """The terms of every masked sum of a run.
+
+    Attributes:
+        clients: Size of a cohort.
+        active: Whether the server may lie.
+        threshold: Shares that rebuild a secret.
+        smallest_sum: Fewest vectors that a sum may hold.
+        corrupt: Clients that may collude with the server.
+        degree: Neighbours of a client, 0 for the complete graph.
+    """
+
+    clients: int
+    active: bool
+    threshold: int
+    smallest_sum: int
+    corrupt: int
+    degree: int = 0
+
+
+def smallest_real_sum(config: RunConfig) -> int:
+    """Return the fewest vectors of a sum that are not an audit's canaries."""
+    return secure_terms(config).smallest_sum - config.canaries
+
+
+def terms_of_others(config: RunConfig) -> SecureTerms:
+    """Return the terms of a run's sums for clients that are not an audit's canaries."""
+    terms, canaries = terms_of_sums(config), config.canaries
+    return dataclasses.replace(
+        terms,
+        clients=terms.clients - canaries,
+        threshold=terms.threshold - canaries,
+        smallest_sum=terms.smallest_sum - canaries,
+        corrupt=terms.corrupt - canaries,
+    )
+
+
+def secure_terms(config: RunConfig) -> SecureTerms:
+    """Return the terms of a run whose sums are masked; `ConfigError` if no graph withstands it."""
+    terms = terms_of_sums(config)
+    if terms.active and config.secure_aggregation.enrolment is None:
+        raise ConfigError(
+            "secure_aggregation.enrolment: is missing; adversary = active needs the file that "
+            "says whose keys are whose, as keys that only the server vouches for prove nothing "
+            "against it"
+        )
+    return terms
+
+
+def terms_of_sums(config: RunConfig) -> SecureTerms:
+    """Return the terms of a run whose sums are masked, without a check of the enrolment.
+
+    An audit's canaries count as clients that collude: the terms hold for the others as if the
+    canaries were not there, so each number is larger by their number.
+    """
+    return _regular(config) or _complete(config)
+
+
+def _complete(config: RunConfig) -> SecureTerms:
+    section, clients = config.secure_aggregation, config.cohort_size
+    canaries = config.canaries
+    active = section.adversary == "active"
+    threshold = config.threshold
+    least = active_threshold(clients, section.corrupt)
+    if active and threshold < least:
+        raise ConfigError(
+            f"secure_aggregation.threshold: {threshold} of {clients} does not withstand an active "
+            f"adversary with secure_aggregation.corrupt = {section.corrupt}; valid: {least} to "
+            f"{clients}"
+        )
+    return SecureTerms(
+        clients=clients + canaries,
+        active=active,
+        threshold=threshold + canaries,
+        smallest_sum=max(threshold, config.cohort.minimum) + canaries,
+        corrupt=section.corrupt + canaries,
+    )
+
+
+def _regular(config: RunConfig) -> SecureTerms | None:
+    """Return the k-regular graph if it is configured, or cheaper; None for the complete graph."""
+    section, clients = config.secure_aggregation, config.cohort_size
+    if section.adversary == "active" and section.graph == "k_regular":
+        raise ConfigError(
+            "secure_aggregation.graph: k_regular does not withstand an active adversary; valid: "
+            "auto, complete"
+        )
+    asked = section.graph == "k_regular"
+    if section.adversary == "active" or section.graph == "complete" or config.canaries:
+        return None
+    if section.threshold is not None:
+        if asked:
+            raise ConfigError(
+                f"secure_aggregation.threshold: {section.threshold} is computed from the graph "
+                "under graph = k_regular; leave it out"
+            )
+        return None
+    try:
+        found = plan(
+            clients,
+            # Half a client less, rounded up, gives the whole number even if the division rounds.
+            corrupt_rate=max(section.corrupt - 0.5, 0.0) / clients,
+            dropout_rate=max(section.tolerated_dropout_rate, config.cohort.dropout_rate),
+            graph="k_regular" if asked else "auto",
+        )
+    except CalibrationError as error:
+        if asked:
+            raise ConfigError(f"secure_aggregation.graph: {error}") from error
+        return None
+    if not found.degree:
+        return None
+    smallest = max(found.smallest_sum, config.cohort.minimum)
+    _require_enough(config, smallest)
+    return SecureTerms(
+        clients=clients,
+        active=False,
+        threshold=found.threshold,
+        smallest_sum=smallest,
+        corrupt=found.corrupt,
+        degree=found.degree,
+    )
+
+
+def _require_enough(config: RunConfig, smallest: int) -> None:
+    """Refuse a federation that would go on with fewer clients than the graph's sums need."""
+    section = config.federation
+    if section is None:
+        return
+    for key, enough in (("start_with", section.start_with), ("go_on_with", section.go_on_with)):
+        if enough is not None and enough < smallest:
+            raise ConfigError(
+                f"federation.{key}: {enough} clients are fewer than the sum on this graph may be "
+                f"of; valid: null, or {smallest} at least (see "
+                "secure_aggregation.tolerated_dropout_rate)"
+            )
+
+
+def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:
+    """Return whether a round has the run's terms."""
+    offered = SecureTerms(
+        clients=len(parameters.clients),
+        active=parameters.is_active,
+        threshold=parameters.threshold,
+        smallest_sum=parameters.smallest_sum,
+        corrupt=parameters.corrupt,
+        degree=parameters.degree,
+    )
+    return offered == terms
+
 
 LARGEST_COHORT = 1 << 17
 """Most clients of one round that an invitation may name, so that a number costs no memory."""
@@ -56,7 +214,6 @@ class NoisedSum:
 
     Attributes:
         levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
-        clients: Number of vectors in the sum.
         noise_state: The state from which the coordinator's noise of the run's next sum continues.
     """
 
@@ -70,8 +227,6 @@ class SumProtection:
     """How the sum of a round is protected.
 
     Attributes:
-        mechanism: The mechanism of the vector.
-        layout: Layout of the vector.
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.
@@ -115,12 +270,9 @@ class SumProtection:
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
     def parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
-        """Return the protocol's parameters from a client's seat in a message.
+        """Return the protocol's parameters from a client's seat in a message, or `ProtocolError`.
 
         Both sides use this function, so that equal messages give equal parameters.
-
-        Raises:
-            ProtocolError: If they are impossible, or do not fit this run's vector and terms.
         """
         try:
             if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
@@ -138,11 +290,7 @@ class SumProtection:
     def carry(
         self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
     ) -> ProtectedUpload:
-        """Protect a vector with its extras, as levels of the grid.
-
-        Raises:
-            RunStopped: If nothing is clipped and a coordinate does not fit; names the tensor.
-        """
+        """Protect a vector with its extras, as levels of the grid; see `protect` for the error."""
         spec = self.layout.spec
         return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
 
@@ -163,11 +311,8 @@ class SumProtection:
     ) -> NoisedSum:
         """Return a sum with the coordinator's noise, if the mechanism has such noise.
 
-        Args:
-            total: Sum of the clients' levels, modulo the ring.
-            clients: Number of clients in the sum.
-            noise: The source of the coordinator's noise.
-            state: The state that the noise of the last committed sum left.
+        `total` is the sum of the clients' levels, modulo the ring. `state` is the state that the
+        noise of the last committed sum left.
         """
         added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
         if added is None:
@@ -178,12 +323,7 @@ class SumProtection:
         return NoisedSum(noised & self._modulus(clients), clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
-        """Return the totals of a sum with all its noise.
-
-        Raises:
-            ProtocolViolation: If it was taken under masks and clipped updates cannot have made it.
-                The decision depends on the noised sum alone.
-        """
+        """Return the totals of a sum with all its noise; under masks see `require_plausible`."""
         totals = self.layout.open_sum(noised.levels, noised.clients, self.grid())
         if self.masked:
             self.require_plausible(totals)
@@ -211,13 +351,8 @@ class SumProtection:
         """Refuse a sum that clipped updates and their noise cannot have made.
 
         Vectors under masks allow no other check: a longer sum proves that a client cheated or that
-        the ring wrapped around.
-
-        Args:
-            totals: The sum with all its noise. A check of a bare sum would leak data.
-
-        Raises:
-            ProtocolViolation: If the sum is too long.
+        the ring wrapped around. The totals must have all noise: a check of a bare sum would leak
+        data.
         """
         mechanism, dimension = self.mechanism, self.layout.protected
         norm, groups = mechanism.clipping_norm, self.extras.groups
@@ -258,11 +393,7 @@ def protect(
     state: NoiseState,
     spec: Spec,
 ) -> ProtectedUpload:
-    """Apply a mechanism, and name the tensor of a coordinate that does not fit.
-
-    Raises:
-        RunStopped: If a coordinate does not fit.
-    """
+    """Apply a mechanism; `RunStopped` names the tensor of a coordinate that does not fit."""
     try:
         return protect_upload(vector, mechanism, grid, noise, state=state)
     except UploadSaturated as error:
@@ -273,11 +404,7 @@ def protect(
 
 
 def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
-    """Return the secure aggregation's parameters as a message states them.
-
-    Raises:
-        ValueError: If no round can be run with them.
-    """
+    """Return the secure aggregation's parameters as a message states them, or `ValueError`."""
     enrolled = secure.enrolled
     identities = () if enrolled is None else enrolled.identities
     return RoundParameters(

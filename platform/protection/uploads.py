@@ -19,8 +19,7 @@ from methods import Arrays, LocalResult
 from platform.errors import ProtocolError
 from platform.mechanisms import EntryNoise
 from platform.protection.extras import Extras, around, require_one_block
-from platform.protection.secure_terms import SecureTerms
-from platform.protection.sums import SumProtection, protect
+from platform.protection.sums import SecureTerms, SumProtection, protect
 from platform.wire.layout import (
     LARGEST_COORDINATE,
     Spec,
@@ -211,11 +210,7 @@ class Protection:
         return rounds if self.collects_at is None else rounds + 1
 
     def in_round(self, round_number: int) -> Protection:
-        """Return the protection of this round: the collection's in its round, else this one.
-
-        Raises:
-            ProtocolError: If the round would follow a collection after which nothing is sent.
-        """
+        """Return the protection of this round: the collection's in its round, else this one."""
         if self.collection is None or self.collects_at is None:
             return self
         if round_number == self.collects_at:
@@ -225,11 +220,7 @@ class Protection:
         return self
 
     def at(self, clipping_norm: float | None) -> Protection:
-        """Return the protection of a round with this clipping norm.
-
-        Raises:
-            ProtocolError: If a norm is given though it is fixed, is missing, or is not a length.
-        """
+        """Return the protection of a round with this clipping norm; refuse one out of place."""
         if (clipping_norm is None) != (self.extras.adaptive is None):
             raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
         if clipping_norm is None:
@@ -248,20 +239,11 @@ class Protection:
         *,
         state: NoiseState = NO_STATE,
     ) -> Prepared:
-        """Protect one client's result.
+        """Protect one client's result, if it is what the method announced and of one group's block.
 
-        Args:
-            result: The result of its training.
-            broadcast: The broadcast from which it trained.
-            noise: The client's own noise.
-            validation: Its validation accuracy, if it travels with the update.
-            state: The state that its last attempt of the run left, in any round.
-
-        Raises:
-            ProtocolError: If the accuracy is needed and missing, or if clients are in groups and
-                the update is not in the block of one group.
-            RunStopped: If a coordinate does not fit under mechanism `none`; names the tensor.
-            UpdateSpecMismatch: If the method returned other tensors than it announced.
+        The accuracy is there if it travels with the update. `state` is the state that the client's
+        last attempt of the run left, in any round. Under mechanism `none`, `RunStopped` names the
+        tensor of a coordinate that does not fit.
         """
         spec = self.layout.spec
         vector = flatten(result.update, spec)
@@ -297,12 +279,7 @@ class Protection:
         return Prepared(carried.levels, values, entry, self.channels, state=left)
 
     def verify_entry(self, entry: Arrays) -> None:
-        """Check a pool entry as it arrived, before the coordinator keeps anything of its round.
-
-        Raises:
-            ProtocolError: If its levels do not fit this run.
-            UpdateSpecMismatch: If arrays are not those announced.
-        """
+        """Check a pool entry as it arrived, before the coordinator keeps anything of its round."""
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             require_spec(entry, spec)
@@ -330,9 +307,8 @@ class Protection:
     ) -> tuple[Release, ...]:
         """Return one client's ledger rows for an attempt, reserved.
 
-        Args:
-            key: Client, run, round and attempt; each channel gets a row.
-            cohort: How the round's clients were drawn, if that may amplify.
+        Each channel gets a row. `cohort` says how the round's clients were drawn, if that may
+        amplify.
         """
         found: list[Release] = []
         for channel in self.channels:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from threading import Event
 
-from platform.relay.links import forward
+from platform.relay.links import end_by_signal, forward
 
 USAGE = "python -m platform.relay HUB NAME=SOCKET...: carry messages between sockets\n"
 _FEWEST = 2
@@ -18,11 +16,9 @@ def main(arguments: list[str]) -> int:
     if len(arguments) < _FEWEST or not all("=" in text for text in arguments[1:]):
         sys.stderr.write(USAGE)
         return 2
-    ended = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
     named = (text.partition("=") for text in arguments[1:])
-    forward(Path(arguments[0]), {name: Path(path) for name, _, path in named}, ended)
+    sockets = {name: Path(path) for name, _, path in named}
+    forward(Path(arguments[0]), sockets, end_by_signal())
     return 0
 
 

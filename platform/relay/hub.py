@@ -73,10 +73,7 @@ class Hub:
     ) -> None:
         """Keep the settings; `__enter__` opens the socket.
 
-        Args:
-            path: Path of the socket.
-            clients: All clients' names; a relay may carry messages of these clients only.
-            told: The calls to the observer.
+        A relay may carry messages of these clients only.
         """
         self.path = path
         self.clients = tuple(clients)
@@ -89,11 +86,7 @@ class Hub:
         self._numbers = secrets.randbits(NUMBER_BITS)
 
     def __enter__(self) -> Self:
-        """Listen.
-
-        Raises:
-            ConfigError: If the hub cannot listen at this path.
-        """
+        """Listen."""
         sock = listening(self.path, FIELD)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
@@ -131,15 +124,9 @@ class Hub:
     ) -> Mapping[ClientId, bytes | Dropout]:
         """Send each client its message and wait for the outcomes.
 
-        Args:
-            stage: The stage that the messages belong to.
-            messages: Each client's message.
-            seconds: The longest wait, in s.
-            enough: The wait ends as soon as this many clients have answered (a refusal or a loss
-                does not count); None waits for all clients.
-
-        Raises:
-            CoordinatorBehind: If a client knows of a newer commit.
+        The wait ends as soon as `enough` clients have answered (a refusal or a loss does not
+        count); None waits for all clients. A client that knows of a newer commit raises
+        `CoordinatorBehind`.
         """
         return self._wait(self._exchange(stage, messages, seconds, enough))
 
@@ -158,14 +145,22 @@ class Hub:
         seconds: float,
         enough: int | None,
     ) -> dict[ClientId, bytes | Dropout]:
-        numbers = {c: self._ask(stage, c, body, seconds) for c, body in messages.items()}
-        waiting = {client: self._open[number].outcome for client, number in numbers.items()}
+        numbers: list[int] = []
+        waiting: dict[ClientId, asyncio.Future[Outcome]] = {}
+        for client, message in messages.items():
+            self._numbers += 1
+            numbers.append(self._numbers)
+            packet = encode_packet(Request(self._numbers, client, seconds, message))
+            waiting[client] = self._loop.create_future()
+            self._open[self._numbers] = _Open(client, stage, packet, waiting[client])
+            if client in self._links:
+                _write(self._links[client], packet)
         telling = asyncio.ensure_future(self._tell(stage, waiting))
         try:
             late = Dropout(await _until(waiting.values(), seconds, enough))
         finally:
             telling.cancel()
-            for number in numbers.values():
+            for number in numbers:
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
         outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
@@ -194,14 +189,6 @@ class Hub:
                 self.told.waiting(stage, missing)
             await asyncio.sleep(TELLING)
             told, missing = missing, frozenset(c for c in missing if not waiting[c].done())
-
-    def _ask(self, stage: Stage, client: ClientId, message: bytes, seconds: float) -> int:
-        self._numbers += 1
-        packet = encode_packet(Request(self._numbers, client, seconds, message))
-        self._open[self._numbers] = _Open(client, stage, packet, self._loop.create_future())
-        if client in self._links:
-            _write(self._links[client], packet)
-        return self._numbers
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -257,7 +244,6 @@ class HubTransport:
     """The transport of a federation whose clients run in other processes.
 
     Attributes:
-        hub: The hub that relays connect to.
         seconds: Each stage's wait, in s, if its caller gives no deadline.
         otherwise: The wait of all other stages, in s.
         enough: A round continues as soon as this many updates have arrived; None waits for all.

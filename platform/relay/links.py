@@ -9,12 +9,14 @@ slow client does not delay other clients.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -46,7 +48,6 @@ class Parcel:
 
     Attributes:
         number: The request's number, unique among the hub's requests.
-        client: Name of the client that the request is for.
         seconds: How long the hub waits.
         packet: The bytes that the client's process gets.
     """
@@ -66,13 +67,9 @@ class HubLink:
 
     @classmethod
     def to(cls, hub: Path, clients: Sequence[str]) -> Self:
-        """Connect, and tell the hub which clients' messages this relay carries.
-
-        Raises:
-            OSError: If no coordinator listens there.
-        """
+        """Connect, and tell the hub which clients' messages this relay carries."""
         link = cls(connect(hub))
-        link._send(encode_packet(Hello(tuple(clients))))
+        send(link.sock, encode_packet(Hello(tuple(clients))))
         return link
 
     def __enter__(self) -> Self:
@@ -86,10 +83,8 @@ class HubLink:
     def waiting(self, seconds: float) -> list[Parcel]:
         """Wait up to this many seconds for a request; return all that arrived, possibly none.
 
-        Raises:
-            ConnectionError: If the coordinator has hung up.
-            OSError: If the connection failed.
-            ProtocolError: If the coordinator sends anything but a request.
+        `ConnectionError` if the coordinator has hung up, `ProtocolError` for anything but a
+        request.
         """
         found: list[Parcel] = []
         while is_readable(self.sock, 0.0 if found else seconds):
@@ -101,25 +96,13 @@ class HubLink:
         return found
 
     def answer(self, outcome: bytes) -> None:
-        """Hand over an outcome as it came from the client's process.
-
-        Raises:
-            OSError: If the connection failed; the hub then asks again.
-        """
-        self._send(outcome)
-
-    def _send(self, packet: bytes) -> None:
+        """Hand over an outcome as it came; after an `OSError` the hub asks again."""
         with self._sending:
-            send(self.sock, packet)
+            send(self.sock, outcome)
 
 
 def status_of(hub: Path, seconds: float) -> Status:
-    """Ask a hub for the status of its clients.
-
-    Raises:
-        OSError: If no coordinator listens there, or it does not answer in that time.
-        ProtocolError: If its answer is not a status.
-    """
+    """Ask a hub for the status of its clients; `OSError` if there is no answer in that time."""
     with connect(hub, seconds) as sock:
         send(sock, encode_packet(Query()))
         packet = receive(sock)
@@ -135,18 +118,10 @@ def lost(number: int, reason: str) -> bytes:
 
 
 def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
-    """Hand a request to a client's process, and return its outcome.
+    """Hand a request to a client's process, and return its outcome, or `TimeoutError`.
 
     If the process does not listen (it may be starting), the function tries again until the time is
     over. A client may get the same request any number of times.
-
-    Args:
-        client: The process's socket.
-        packet: The request.
-        seconds: How long to try and wait.
-
-    Raises:
-        TimeoutError: If there is no outcome in that time.
     """
     end, pause = time.monotonic() + seconds, FIRST_PAUSE
     while True:
@@ -175,11 +150,7 @@ LATE = "the client's process gave no outcome in time"
 def relay(hub: Path, clients: Sequence[str], carry: Carrying, ended: Callable[[], bool]) -> None:
     """Carry messages until told to end; connect again whenever the coordinator starts anew.
 
-    Args:
-        hub: The coordinator's socket.
-        clients: The clients whose messages this relay carries.
-        carry: Brings a request to its client, and makes sure that only this client answers.
-        ended: Says whether to end.
+    `carry` brings a request to its client, and makes sure that only this client answers.
     """
     pause = FIRST_PAUSE
     while not ended():
@@ -207,18 +178,12 @@ def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
     if not same:
         outcome = lost(parcel.number, "the reply is not an outcome of this request")
     # If the coordinator is gone, it asks again after it returns.
-    with suppress(OSError):
+    with contextlib.suppress(OSError):
         link.answer(outcome)
 
 
 def forward(hub: Path, clients: Mapping[str, Path], ended: threading.Event) -> None:
-    """Carry messages between sockets of one machine until told to end.
-
-    Args:
-        hub: The coordinator's socket.
-        clients: Each client's socket, by the client's name.
-        ended: Set when the relay must end.
-    """
+    """Carry messages between sockets of one machine until told to end."""
     relay(
         hub, tuple(clients), lambda parcel: hand_over(clients[parcel.client], parcel), ended.is_set
     )
@@ -237,21 +202,11 @@ MEMBER: Final = {"current", "node", "retired"}
 
 
 def read_nodes(path: Path) -> Mapping[str, str]:
-    """Return each client's node key as OpenSSH writes it, by the client's name.
+    """Return node keys as OpenSSH writes them, by client: relays admit only these machines.
 
     The enrolment binds a client's name to two keys: the client's signing key, which relays ignore,
-    and the key of the machine that carries the client's messages. This reader does not import the
-    packages that train.
-
-    Args:
-        path: The enrolment file.
-
-    Returns:
-        The current members that have a node key; relays admit only these machines.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, two clients share a node, or no client has a
-            node.
+    and the key of the machine that carries the client's messages. Names without one are left out.
+    This reader does not import the packages that train.
     """
     try:
         whole = json.loads(path.read_bytes())
@@ -274,12 +229,33 @@ def read_nodes(path: Path) -> Mapping[str, str]:
     return found
 
 
-def development_enrolment(nodes: Mapping[str, str]) -> bytes:
-    """Return an enrolment for development: names bound to nodes, with placeholder signing keys.
+def end_by_signal() -> threading.Event:
+    """Return an event that SIGTERM or Ctrl-C sets."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
 
-    Args:
-        nodes: Each client's node key by the client's name.
-    """
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of this machine that no process uses."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            found.append(int(sock.getsockname()[1]))
+        return found
+
+
+def development_enrolment(nodes: Mapping[str, str]) -> bytes:
+    """Return an enrolment for development: names bound to nodes, with placeholder signing keys."""
     members = {
         name: {"current": f"{number:064x}", "node": node, "retired": []}
         for number, (name, node) in enumerate(sorted(nodes.items()))

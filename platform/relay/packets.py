@@ -54,9 +54,7 @@ class Request:
 
     Attributes:
         number: Unique among the hub's requests.
-        client: The client's name.
         seconds: How long the hub waits for the outcome.
-        body: The message.
     """
 
     number: int
@@ -70,10 +68,8 @@ class Outcome:
     """The outcome of a request.
 
     Attributes:
-        number: The request's number.
         kind: Whether the client answered.
         reason: Why there is no answer, in words that hold no data.
-        body: The answer.
     """
 
     number: int
@@ -89,11 +85,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Status:
-    """What the hub knows of each client.
-
-    Attributes:
-        clients: Each client, in the federation's order.
-    """
+    """What the hub knows of each client."""
 
     clients: tuple[ClientStatus, ...]
 
@@ -103,7 +95,6 @@ class ClientStatus:
     """What the hub knows of one client.
 
     Attributes:
-        name: The client's name.
         reachable: Whether a relay that carries its messages is connected.
         asked: The stage whose answer the hub waits for; empty if the hub does not wait.
         last: `answer` if the client answered the last request, else the reason; empty before the
@@ -120,11 +111,7 @@ Packet = Hello | Request | Outcome | Query | Status
 
 
 def encode_packet(packet: Packet) -> bytes:
-    """Serialise a packet.
-
-    Raises:
-        ProtocolError: If it is longer than `LARGEST_PACKET`.
-    """
+    """Serialise a packet; `ProtocolError` if it is longer than `LARGEST_PACKET`."""
     fields: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     match packet:
@@ -147,11 +134,7 @@ def encode_packet(packet: Packet) -> bytes:
 
 
 def decode_packet(data: bytes) -> Packet:
-    """Read a packet.
-
-    Raises:
-        ProtocolError: If the bytes are not a packet.
-    """
+    """Read a packet, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.arrays or frame.kind not in KINDS:
         raise ProtocolError("packet: the bytes are not a packet")
@@ -162,11 +145,7 @@ def decode_packet(data: bytes) -> Packet:
 
 
 def decode_request(data: bytes) -> Request:
-    """Read a request.
-
-    Raises:
-        ProtocolError: If the bytes are not a request.
-    """
+    """Read a request, or `ProtocolError`."""
     packet = decode_packet(data)
     if not isinstance(packet, Request):
         raise ProtocolError("packet: a request was expected")
@@ -174,11 +153,7 @@ def decode_request(data: bytes) -> Request:
 
 
 def decode_outcome(data: bytes) -> Outcome:
-    """Read an outcome.
-
-    Raises:
-        ProtocolError: If the bytes are not an outcome.
-    """
+    """Read an outcome, or `ProtocolError`."""
     packet = decode_packet(data)
     if not isinstance(packet, Outcome):
         raise ProtocolError("packet: an outcome was expected")
@@ -224,11 +199,7 @@ def _text(value: object, longest: int = 256) -> str:
 
 
 def send(sock: socket.socket, data: bytes) -> None:
-    """Send a packet.
-
-    Raises:
-        OSError: If the other side is gone.
-    """
+    """Send a packet; `OSError` if the other side is gone."""
     sock.sendall(LENGTH.pack(len(data)))
     sock.sendall(data)
 
@@ -244,12 +215,7 @@ def is_readable(sock: socket.socket, seconds: float) -> bool:
 
 
 def receive(sock: socket.socket) -> bytes | None:
-    """Wait for a packet; return None if the other side closed between two packets.
-
-    Raises:
-        ProtocolError: If the packet is longer than `LARGEST_PACKET`, or cut off.
-        OSError: If the socket fails or times out.
-    """
+    """Wait for a whole packet; return None if the other side closed between two packets."""
     head = _exactly(sock, LENGTH.size, may_end=True)
     if head is None:
         return None
@@ -259,11 +225,7 @@ def receive(sock: socket.socket) -> bytes | None:
 
 
 def require_length(length: int) -> None:
-    """Refuse a packet that is longer than `LARGEST_PACKET`.
-
-    Raises:
-        ProtocolError: If it is longer.
-    """
+    """Refuse a packet that is longer than `LARGEST_PACKET`."""
     if length > LARGEST_PACKET:
         raise ProtocolError(f"packet: {length} bytes are announced; valid: up to {LARGEST_PACKET}")
 
@@ -282,11 +244,7 @@ def _exactly(sock: socket.socket, length: int, *, may_end: bool = False) -> byte
 
 
 def connect(path: Path, seconds: float | None = None) -> socket.socket:
-    """Return a connection whose reads time out after this many seconds.
-
-    Raises:
-        OSError: If no process listens there.
-    """
+    """Return a connection whose reads time out after this many seconds, or `OSError`."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(seconds)
@@ -298,17 +256,11 @@ def connect(path: Path, seconds: float | None = None) -> socket.socket:
 
 
 def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
-    """Return a socket that listens at a path that only its owner can reach.
+    """Return a socket that listens at a path that only its owner can reach, or `ConfigError`.
 
-    The function replaces a socket that a dead process left there.
-
-    Args:
-        path: Where to listen; the function makes its folder, for its owner only.
-        field: The setting that an error names.
-        waiting: How many connections may wait to be accepted.
-
-    Raises:
-        ConfigError: If the path is too long or cannot be used, or a process listens there.
+    The function makes the path's folder, for its owner only, and replaces a socket that a dead
+    process left there. `field` is the setting that an error names, and `waiting` the number of
+    connections that may wait to be accepted.
     """
     if len(os.fsencode(str(path))) > LONGEST_PATH:
         raise ConfigError(

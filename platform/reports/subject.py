@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from platform.agreement import Agreed
-from platform.agreement.attempts import is_charged
 from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
-from platform.protection.secure_terms import SecureTerms, terms_of_others
+from platform.protection.charging import is_charged
+from platform.protection.sums import SecureTerms, terms_of_others
 from platform.reports.blocks import Basis, Figure, Place, epsilon_text
 from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from privacy import MechanismFacts, ReleaseKey

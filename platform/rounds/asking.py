@@ -1,9 +1,14 @@
-"""Questions outside rounds, which every client must answer: the coordinator repeats them.
+"""Questions outside rounds: the roll call, the offer of a run, and the wish to personalise.
 
 A round goes on without a client that does not answer. Outside rounds all clients must answer: if
 one client gave no numbers or received no pool, the run would be a different run. A client answers a
 repeated question as it did before, so a lost message costs one repetition. If repeating does not
 help, the run stops, and keeps its finished work.
+
+Clients introduce themselves before the coordinator asks anything else. The coordinator lets all
+clients in at the start; or it starts with enough of them, and lets the others in between rounds. A
+run is planned for the clients that its configuration names. A client that has not come yet has an
+empty seat, like a lost client: the coordinator neither asks nor charges it.
 
 The last question asks clients to personalise, after the last release. The result never leaves them:
 each client keeps it in its own store under an attempt past the last round.
@@ -11,28 +16,34 @@ each client keeps it in its own store under an attempt past the last round.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from methods import Arrays
-from platform.errors import ClientsSilent, ProtocolError, RunStopped
+from platform.disk.opening import Records
+from platform.errors import ClientsSilent, CoordinatorBehind, ProtocolError, RunStopped
+from platform.rounds.leaving import LeavingTransport, record_joined
 from platform.rounds.pool import FixedPool, fixed_pool
-from platform.rounds.run import Progress, Run
-from platform.wire.codec import Envelope
+from platform.rounds.run import Progress, Roll, Run
+from platform.wire.codec import Attempt, Envelope
 from platform.wire.messages import Stage
 from platform.wire.outside_rounds import (
     Offer,
     Parting,
     decode_acceptance,
     decode_claim,
+    decode_introduction,
     decode_personalised,
     encode_offer,
     encode_parting,
     encode_pool_notice,
+    encode_roll_call,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
+from privacy.secure_aggregation import Enrolment
 
 TRIES: Final = 3
 PART: Final = 64
@@ -71,17 +82,10 @@ def ask_all(
     *,
     left: Container[ClientId] = (),
 ) -> Iterator[tuple[ClientId, Message]]:
-    """Yield every client's answer, in the order of the questions.
+    """Yield every client's answer, in the order of the questions, or `ClientsSilent`.
 
-    Args:
-        transport: Carries the messages.
-        stage: Their stage.
-        questions: One a client, made as they are needed.
-        decode: Reads an answer.
-        left: Clients that have left for good by now; the coordinator does not wait for them.
-
-    Raises:
-        ClientsSilent: If a client gave no valid answer, however often it was asked.
+    Questions are made as they are needed. Clients in `left` have left for good by now; the
+    coordinator does not wait for them.
     """
     remaining = iter(questions)
     while part := list(islice(remaining, 1)):
@@ -128,12 +132,7 @@ def ask_once(
 ) -> dict[ClientId, Message]:
     """Ask each client once, and return the valid answers.
 
-    Args:
-        transport: Carries the messages.
-        stage: Their stage.
-        questions: One a client.
-        decode: Reads an answer.
-        deadline: Seconds to wait at most, None for as long as the stage takes.
+    `deadline` is in seconds, None for as long as the stage takes.
     """
     answers: dict[ClientId, Message] = {}
     replies = transport.exchange(stage, {q.client: q.message for q in questions}, deadline)
@@ -173,15 +172,8 @@ def offer_run(
 ) -> None:
     """Ask all clients to take part in a run; a repeated question changes nothing.
 
-    Args:
-        transport: Carries the messages.
-        clients: All clients' names.
-        offer: The offer of the run.
-        left: Clients that have left the run for good by now.
-
-    Raises:
-        ClientsSilent: If a client gives no answer.
-        RunStopped: If a client does not take part, with its reasons.
+    Clients in `left` have left the run for good by now. `RunStopped` has the reasons of a client
+    that does not take part.
     """
     envelope, message = offer.envelope, encode_offer(offer)
     questions = (Question(client, envelope, message) for client in clients)
@@ -193,17 +185,9 @@ def offer_run(
 
 
 def personalise(run: Run, progress: Progress) -> float | None:
-    """Let every client personalise, and keep the result in its own store.
+    """Let every client personalise, and keep the result in its own store; return the seconds.
 
-    Args:
-        run: The run.
-        progress: After its last round.
-
-    Returns:
-        Seconds that it took; None where an interrupted finish had done a part of it before.
-
-    Raises:
-        ClientsSilent: If a client cannot be heard.
+    They are None where an interrupted finish had done a part of it before.
     """
     started, left = run.clock(), run.roll.left
 
@@ -249,3 +233,152 @@ def _pool(run: Run) -> FixedPool | None:
         return None
     with run.records.read() as uow:
         return fixed_pool(uow.pool.entries(run.source), number, rules.minimum)
+
+
+def call_roll(
+    transport: Transport,
+    run_id: str,
+    clients: Sequence[ClientId],
+    enrolment: Enrolment | None = None,
+    *,
+    begun: Attempt | None = None,
+    left: Container[ClientId] = (),
+) -> Roll:
+    """Return the clients that take part.
+
+    Args:
+        transport: Carries the messages.
+        run_id: The run.
+        clients: All clients' names on the transport, in order.
+        enrolment: Says which keys may take part; None against a semi-honest server.
+        begun: The newest attempt that the coordinator has begun, None before the first.
+        left: Clients that have left the run for good by now; they are not on the roll.
+
+    Raises:
+        CoordinatorBehind: If a client has answered a newer attempt than that.
+        ClientsSilent: If a client does not introduce itself.
+        RunStopped: If two clients have one pseudonym: the ledger would charge one of them for both.
+            If a client has no enrolled key of its own: the others would refuse its rounds.
+    """
+    envelope = Envelope(run_id, 0, 0)
+    message = encode_roll_call(envelope)
+    questions = (Question(client, envelope, message) for client in clients)
+    told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
+    for client, said in told.items():
+        # The database may be an old copy. A round would not show that: only clients that answered
+        # the attempt would notice, and the charges of all others would be lost here.
+        if said.newest is not None and said.newest > (begun or (0, 0)):
+            known = "none" if begun is None else f"none after round {begun[0]}, attempt {begun[1]}"
+            raise CoordinatorBehind(
+                f"{client} has answered round {said.newest[0]}, attempt {said.newest[1]} of run "
+                f"{run_id}, and the coordinator knows of {known}; its database is older than the "
+                "client's"
+            )
+    pseudonyms = {client: said.pseudonym for client, said in told.items()}
+    require_distinct(run_id, pseudonyms)
+    owners: dict[bytes, ClientId] = {}
+    for client, said in told.items():
+        key = said.public_key
+        # The configuration decides whether there are signatures, and which file counts.
+        fits = not key if enrolment is None else key in enrolment.names and key not in owners
+        if not fits:
+            wanted = "no key" if enrolment is None else "an enrolled key of its own"
+            raise RunStopped(
+                f"run {run_id}: {client} does not introduce itself with {wanted}, as "
+                "secure_aggregation.enrolment requires"
+            )
+        owners[key] = client
+    return Roll(
+        pseudonyms=pseudonyms,
+        identities={} if enrolment is None else {client: key for key, client in owners.items()},
+        enrolment_serial=0 if enrolment is None else enrolment.serial,
+    )
+
+
+def require_distinct(run_id: str, pseudonyms: Mapping[ClientId, str]) -> None:
+    """Refuse two clients with one pseudonym: one of them would be charged for both."""
+    most = Counter(pseudonyms.values()).most_common(1)
+    if most and most[0][1] > 1:
+        raise RunStopped(f"run {run_id}: two clients have the pseudonym {most[0][0]}")
+
+
+def newest_attempt(records: Records, run_id: str) -> Attempt | None:
+    """Return the newest attempt that the coordinator has begun, None before the first."""
+    with records.read() as uow:
+        found = uow.attempts.newest(run_id)
+    return None if found is None else (found.round_number, found.attempt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Door:
+    """Lets clients into one run.
+
+    Attributes:
+        through: Carries the messages, and knows the clients that take part and each client's key.
+        enough: How many clients must be there at the start; None for all.
+        reachable: Tells which clients can be asked now; the coordinator does not wait for others.
+        seconds: How long a client that comes later may take to answer.
+        declined: The reasons of clients that do not take part, by name.
+    """
+
+    through: LeavingTransport
+    offer: Offer
+    enough: int | None
+    reachable: Callable[[], Container[ClientId]] | None
+    seconds: float
+    declined: dict[ClientId, tuple[str, ...]] = field(default_factory=dict)
+
+    def open(self, require: Callable[[], None]) -> None:
+        """Let in the clients that are there at the start; `require` checks them first.
+
+        `RunStopped` if too few take part, or a client has another identity than before.
+        """
+        through, roll, run_id = self.through, self.through.roll, self.through.run_id
+        if self.enough is None:
+            offer_run(through, roll.clients, self.offer, roll.left)
+            self._welcome(list(roll.clients), require)
+            return
+        # At the start the configuration's deadline holds.
+        there = self._willing(list(roll.clients), None)
+        if len(there) < min(self.enough, len(roll.clients) - len(roll.left)):
+            why = "".join(f"; {c}: {' | '.join(said)}" for c, said in self.declined.items())
+            raise RunStopped(
+                f"run {run_id}: {len(there)} of {len(roll.clients)} clients take part, and "
+                f"federation.start_with is {self.enough}{why}; resume with --resume {run_id}"
+            )
+        self._welcome(there, require)
+
+    def admit(self) -> None:
+        """Let in clients that have come since the start, without waiting for others."""
+        roll = self.through.roll
+        if self.enough is None:
+            return
+        absent = [c for c in roll.clients if c not in roll.pseudonyms and c not in roll.left]
+        near = absent if self.reachable is None else self.reachable()
+        asked = [client for client in absent if client in near and client not in self.declined]
+        for client in self._willing(asked, self.seconds) if asked else ():
+            try:
+                self._welcome([client], lambda: None)
+            except ClientsSilent:
+                continue
+            except RunStopped as error:
+                # A client that does not belong here does not stop the others.
+                self.declined[client] = (str(error),)
+
+    def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:
+        envelope, message = self.offer.envelope, encode_offer(self.offer)
+        questions = [Question(client, envelope, message) for client in clients]
+        answers = ask_once(self.through, "join", questions, decode_acceptance, deadline=deadline)
+        self.declined.update({c: said.reasons for c, said in answers.items() if said.reasons})
+        return [client for client in clients if client in answers and client not in self.declined]
+
+    def _welcome(self, clients: list[ClientId], require: Callable[[], None]) -> None:
+        through, roll, run_id = self.through, self.through.roll, self.through.run_id
+        begun = newest_attempt(through.records, run_id)
+        told = call_roll(through, run_id, clients, through.known, begun=begun, left=roll.left)
+        together = {**roll.pseudonyms, **told.pseudonyms}
+        require_distinct(run_id, together)
+        roll.pseudonyms.update(together)
+        roll.identities.update(told.identities)
+        require()
+        record_joined(through.records, run_id, roll.clients, told.pseudonyms)

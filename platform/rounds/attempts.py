@@ -1,8 +1,9 @@
 """Attempts at rounds: drawn, charged and opened in one transaction, carried out, closed for good.
 
-The coordinator writes down all that fixes an attempt before it sends anything. So when it is
-started again, it continues the same attempt: same cohort, same messages, no second charge. It opens
-another attempt only after it gave up the last one, with fresh noise and a charge of its own.
+The coordinator writes down all that fixes an attempt before it sends anything: also its price, in
+the ledger. So when it is started again, it continues the same attempt: same cohort, same messages,
+no second charge. It opens another attempt only after it gave up the last one, with fresh noise and
+a charge of its own.
 
 Where sampling must amplify, the cohort is the coordinator's secret: under `central_noise`, whose
 sum is released for any number of survivors. Then the coordinator draws it from the operating
@@ -12,9 +13,11 @@ cohort from the run's seed, and the draw amplifies nothing.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -22,22 +25,180 @@ from methods import Arrays
 from platform.config import RunConfig
 from platform.config.randomness import stream
 from platform.disk.log_files import salted
-from platform.errors import RoundAborted, RunStopped, TooFewLeft
+from platform.errors import ConfigError, RoundAborted, RunStopped, TooFewLeft
+from platform.protection.charging import (
+    as_releases,
+    as_row,
+    charged_elsewhere,
+    is_charged,
+    rows_that_count,
+)
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.exchange import AHEAD, DatabaseJournal, encode_keys
 from platform.rounds.observing import Observer
 from platform.rounds.plan import Following, RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.pool import ResidentPool
 from platform.rounds.run import Progress, Roll, Run
-from platform.rounds.runner import Experts, RoundRunner
-from platform.rounds.spending import Spending
+from platform.rounds.runner import AHEAD, DatabaseJournal, Experts, RoundRunner, encode_keys
+from platform.wire.charges import Charges, RunCharges
 from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.messages import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, Losses
-from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy import (
+    CohortSampling,
+    Epsilons,
+    NoiseSource,
+    Release,
+    ReleaseKey,
+    RunningLedger,
+    SeededNoise,
+    SystemNoise,
+    accountant_table,
+    claimed_epsilon,
+)
 from privacy.secure_aggregation.parameters import SEED_BYTES
-from storage import AttemptRecord, UnitOfWork
+from storage import AttemptRecord, AuditHead, LedgerRow, UnitOfWork
+
+
+@dataclass(kw_only=True)
+class Spending:
+    """The spending of one run.
+
+    The coordinator reads the run's ledger once and then counts on, because reading all of it in
+    every round would slow down long runs. Every change of the ledger moves the end of the run's
+    audit chain. So the count is valid at one end, and at any other end the ledger is read again. In
+    the same way, the clients' spending in other runs is valid at the ends of those runs' chains.
+    """
+
+    run: Run
+    _counted: RunningLedger | None = field(default=None, init=False, repr=False)
+    _head: AuditHead | None = field(default=None, init=False, repr=False)
+    _elsewhere: RunningLedger | None = field(default=None, init=False, repr=False)
+    _ends: Mapping[str, AuditHead] = field(default_factory=dict, init=False, repr=False)
+
+    def reserve(self, uow: UnitOfWork, plan: RoundPlan) -> None:
+        """Price an attempt, and refuse it or write its spend, before anything leaves a client."""
+        run = self.run
+        planned = self._releases(plan)
+        if not planned:
+            return
+        pseudonyms = sorted({release.pseudonym for release in planned})
+        spent = self._spent(uow)
+        run.terms.budget.require(spent, self._spent_in_life(uow, pseudonyms, spent), planned)
+        uow.ledger.reserve([as_row(release) for release in planned])
+        AuditTrail(uow.audit, run.run_id).reserved(planned)
+        spent.add(planned)
+        # The count is valid at no end of the chain until `follow` names the transaction's end.
+        self._head = None
+
+    def follow(self, uow: UnitOfWork) -> None:
+        """Declare the count valid at the end that a transaction gives the audit chain.
+
+        Call it last, and only if the transaction changed the ledger by `reserve` and by releases
+        alone. If the transaction is not committed, the chain has another end.
+        """
+        if self._counted is not None:
+            self._head = uow.audit.head(self.run.source)
+
+    def price(self) -> Epsilons:
+        """Return the worst client's epsilon against each adversary, for the ledger as it is now."""
+        run, budget = self.run, self.run.terms.budget
+        with run.records.read() as uow:
+            spent = self._spent(uow)
+        return spent.epsilons(budget.delta, budget.accountant)
+
+    def accountants(self) -> dict[str, float | str]:
+        """Return every accountant's price of the worst client, as if drawn in every round."""
+        run, budget = self.run, self.run.terms.budget
+        with run.records.read() as uow:
+            releases = as_releases(uow.ledger.rows(run.source), self.run.terms.config.mechanisms)
+        ledgers: dict[str, list[Release]] = {}
+        for release in releases:
+            bare = dataclasses.replace(release, cohort=None)
+            ledgers.setdefault(release.pseudonym, []).append(bare)
+        worst = max(
+            ledgers.values(),
+            key=lambda ledger: claimed_epsilon(ledger, budget.delta, budget.accountant).epsilon,
+            default=[],
+        )
+        return accountant_table(worst, budget.delta)
+
+    def _spent(self, uow: UnitOfWork) -> RunningLedger:
+        source, head = self.run.source, uow.audit.head(self.run.source)
+        if self._counted is None or self._head != head:
+            rows = uow.ledger.rows(source)
+            self._counted = RunningLedger(as_releases(rows, self.run.terms.config.mechanisms))
+            self._head = head
+        return self._counted
+
+    def _spent_in_life(
+        self, uow: UnitOfWork, pseudonyms: Sequence[str], spent: RunningLedger
+    ) -> RunningLedger:
+        if self.run.terms.budget.lifetime_budget is None:
+            return spent
+        config, source = self.run.terms.config, self.run.source
+        ends = uow.audit.heads()
+        ends.pop(source, None)
+        if self._elsewhere is None or ends != self._ends:
+            everybody = tuple(self.run.roll.pseudonyms.values())
+            rows = rows_that_count(uow, config, source, everybody)
+            self._elsewhere = charged_elsewhere(config, rows, everybody)
+            self._ends = ends
+        return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
+
+    def _releases(self, plan: RoundPlan) -> list[Release]:
+        run, roll = self.run, self.run.roll
+        # The cost of a secret draw does not depend on its result, so all clients are charged as if
+        # they were drawn. Rows, prices and the round that ends the run tell nothing of the draw.
+        charged = [client for client in plan.cohort if client not in plan.empty]
+        terms = run.terms
+        sampling: CohortSampling | None = None
+        if terms.cohort_kind is not None:
+            charged = list(roll.pseudonyms)
+            sampling = CohortSampling(
+                kind=terms.cohort_kind,
+                size=terms.config.cohort_size,
+                population=terms.config.task.clients,
+                is_drawn=True,
+            )
+        return [
+            release
+            for client in charged
+            for release in plan.protection.releases(
+                ReleaseKey(
+                    run_id=run.run_id,
+                    round_number=plan.round_number,
+                    attempt=plan.attempt,
+                    pseudonym=roll.pseudonyms[client],
+                ),
+                sampling,
+            )
+        ]
+
+
+def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
+    """Return a client's charges in all runs, without free rows.
+
+    A row is free if its attempt was aborted before anything left a client, or if an early version
+    wrote it for a client that was not drawn. The attempts of free rows still count as over. The
+    time `now` has a zone.
+    """
+    by_run: dict[str, list[LedgerRow]] = {}
+    for row in uow.ledger.rows_of([pseudonym]):
+        by_run.setdefault(row.run_id, []).append(row)
+    if not by_run:
+        raise ConfigError(
+            f"PSEUDONYM: {pseudonym!r} has no row in the ledger; valid is a client's pseudonym, as "
+            "its own store and the ledger have it"
+        )
+    runs: dict[str, RunCharges] = {}
+    for run_id, rows in by_run.items():
+        newest = max((row.round_number, row.attempt) for row in rows)
+        begun = uow.attempts.newest(run_id)
+        if begun is not None:
+            newest = max(newest, (begun.round_number, begun.attempt))
+        runs[run_id] = RunCharges(newest, tuple(row.as_own() for row in rows if is_charged(row)))
+    return Charges(pseudonym, now, runs)
 
 
 def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
@@ -58,16 +219,7 @@ def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
 
 
 def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
-    """Refuse a round that could have no result even if all present clients took part.
-
-    Args:
-        config: The run's configuration.
-        roll: The clients.
-        minimum: Fewest survivors of the round.
-
-    Raises:
-        TooFewLeft: If fewer clients are there.
-    """
+    """Refuse a round that could have no result even if all present clients took part."""
     there, of_all = len(roll.present), len(roll.clients)
     if there < of_all and there < minimum:
         raise TooFewLeft(
@@ -127,13 +279,7 @@ def coordinator_noise(config: RunConfig, round_number: int, attempt: int) -> Noi
 
 @dataclass(frozen=True)
 class Attempts:
-    """The attempts of one run.
-
-    Attributes:
-        run: The run.
-        observer: Hears of its rounds.
-        spending: Prices and charges attempts.
-    """
+    """The attempts of one run."""
 
     run: Run
     observer: Observer
@@ -144,17 +290,8 @@ class Attempts:
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
         """Try until a round yields a result: each try has a new cohort, new keys and a new charge.
 
-        Args:
-            round_number: The round.
-            progress: The state from which it starts.
-
-        Returns:
-            The last try, and its outcome or why it was aborted.
-
-        Raises:
-            BudgetExhausted: If a try cannot be afforded; nothing of it is written.
-            TooFewLeft: If so many clients have left for good that no try could have a result.
-            RunStopped: If the open attempt is of another round.
+        Return the last try, and its outcome or why it was aborted. Nothing is written of a try that
+        cannot be afforded (`BudgetExhausted`); `TooFewLeft` if no try could have a result any more.
         """
         terms = self.run.terms
         retries, protection = terms.config.cohort.retries, terms.protection.in_round(round_number)

@@ -127,11 +127,8 @@ class AuditTrail:
     ) -> None:
         """Note that a round's result is kept.
 
-        Args:
-            plan: The attempt that gave it.
-            outcome: The result.
-            document: The round's row, as it is stored.
-            state: The state's blob, as it is stored; None where the round leaves it as it was.
+        `document` is the round's row and `state` the state's blob, as they are stored; the state is
+        None where the round leaves it as it was.
         """
         number, attempt = plan.round_number, plan.attempt
         detail: dict[str, Any] = {"attempt": attempt, **_digests(document, state)}
@@ -168,12 +165,9 @@ class AuditTrail:
     ) -> None:
         """Note that a client has left the run for good, or was removed from it.
 
-        Args:
-            action: `client.left` or `client.removed`.
-            number: The client's, counted from 1.
-            pseudonym: Its name in the ledger, None if it never introduced itself.
-            generations: The rounds whose pool entries were all erased with it.
-            signature: The signature of its statement: it proves to others that the client left.
+        `action` is `client.left` or `client.removed`. `number` counts from 1, `pseudonym` is None
+        for a client that never introduced itself, and `generations` are the rounds whose pool
+        entries were all erased with it. The client's signature proves to others that it left.
         """
         detail = {"client": number, "pseudonym": pseudonym, "generations": list(generations)}
         signed = {"signature": signature.hex()} if signature else {}

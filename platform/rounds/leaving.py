@@ -39,7 +39,6 @@ class LeftClient:
     """One client that no longer takes part.
 
     Attributes:
-        client: Its name.
         pseudonym: Its name in the ledger, None if it never introduced itself.
         action: Whether the client left, or the operator removed it.
         time: When the coordinator noted it.
@@ -63,21 +62,13 @@ def verify_statement(
     pseudonym: str | None,
     known: Enrolment | None,
 ) -> None:
-    """Check that a client itself states that it has left this run.
+    """Check that a client itself states that it has left this run, or `ProtocolError`.
 
     Without an enrolment clients have no keys, so the statement is as trustworthy as its transport:
     a party that carries a client's messages could also drop all of them.
 
-    Args:
-        statement: The statement.
-        run_id: The run.
-        client: The client from which it came.
-        pseudonym: The pseudonym with which the client introduced itself, None if it never did.
-        known: Names each client's key, None against a semi-honest server.
-
-    Raises:
-        ProtocolError: If the statement names another client or another run, or if clients have
-            keys and it is not signed.
+    `pseudonym` is the one with which the client introduced itself, None if it never did. `known`
+    names each client's key, None against a semi-honest server.
     """
     if (statement.run_id, statement.client, statement.pseudonym) != (run_id, client, pseudonym):
         raise ProtocolError("message: the statement of leaving is of another client or another run")
@@ -102,13 +93,8 @@ def record_leaving(
 ) -> None:
     """Note that a client has left, and erase generations that may hold its entries.
 
-    Args:
-        uow: The transaction, which ends with this.
-        run_id: The run.
-        clients: All clients' names, in order.
-        client: The client.
-        pseudonym: Its name in the ledger, None if it never introduced itself.
-        statement: The client's statement; None if the operator removes the client.
+    The transaction ends with this. `pseudonym` is None if the client never introduced itself.
+    Without a statement the operator removes the client.
     """
     took_part = {
         row.round_number for row in uow.rounds.all(run_id) if client in row.document["survivors"]
@@ -176,8 +162,6 @@ class LeavingTransport:
     """The transport of a run whose clients may leave: it sends nothing to clients that have left.
 
     Attributes:
-        transport: Carries the messages.
-        run_id: The run.
         roll: Who takes part; a client that states that it has left is removed at once.
         known: Names each client's key, None against a semi-honest server.
         records: Holds the notes of clients that have left.
@@ -256,13 +240,7 @@ class Standing:
 def standings(
     uow: UnitOfWork, run_id: str, clients: Sequence[ClientId]
 ) -> dict[ClientId, Standing]:
-    """Return where each client stands.
-
-    Args:
-        uow: Read from here.
-        run_id: The run.
-        clients: All clients' names, in order.
-    """
+    """Return where each client stands."""
     rounds = [row for row in uow.rounds.all(run_id) if in_rounds([row.document])]
     completed = max((row.round_number for row in rounds), default=0)
     last: dict[ClientId, int] = {}

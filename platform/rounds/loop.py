@@ -21,15 +21,14 @@ from platform.config.randomness import stream
 from platform.disk.log_files import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.extras import GroupReading
-from platform.rounds.attempts import Attempts, close_if_open, may_repeat
+from platform.rounds.attempts import Attempts, Spending, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.run import Progress, Run, RunTerms, decode_state, encode_state
-from platform.rounds.spending import Spending
-from platform.wire.codec import Attempt
-from platform.wire.layout import Summed, encode_entry, unflatten
+from platform.wire.codec import Attempt, encode_arrays
+from platform.wire.layout import Summed, unflatten
 from platform.wire.transport import ClientId
 from privacy import BudgetExhausted
 from storage import UnitOfWork
@@ -45,12 +44,7 @@ def aggregate_of(
 ) -> Aggregate:
     """Return the part of a round that the method's server sees.
 
-    Args:
-        terms: The run's terms.
-        summed: The round's sum.
-        survivors: How many clients are in it.
-        individual: Each survivor's vector, where the server sees them.
-        groups: The noised counts of the groups, where clients are in groups.
+    `individual` has each survivor's vector, where the server sees them.
     """
     spec = terms.protection.layout.spec
     planned = terms.protection.mechanism.divides_by == "planned"
@@ -85,10 +79,8 @@ class Federation:
     def run_rounds(self) -> Progress:
         """Run the rounds that are missing, and the collection of a pool that is made once.
 
-        If the collection comes before the rounds and fails, no round is held.
-
-        Raises:
-            RunStopped: If a round was aborted; the run can be resumed.
+        If the collection comes before the rounds and fails, no round is held. After `RunStopped`
+        the run can be resumed.
         """
         # Present objects live as long as the run, so full garbage collections need not visit them.
         # With torch and its models loaded such a collection takes half a second and more, and a
@@ -308,6 +300,6 @@ class Federation:
         if rules is None:
             return
         if entries:
-            stored = [(handle, encode_entry(entry)) for handle, entry in entries]
+            stored = [(handle, encode_arrays(entry)) for handle, entry in entries]
             uow.pool.add_generation(run_id, round_number, stored)
         uow.pool.keep_generations(run_id, rules.generations)

@@ -40,7 +40,6 @@ class SecurePlan:
 
     Attributes:
         terms: The collusion that the sum withstands.
-        graph: Which clients mask with which.
         identities: Each client's public key, against an active adversary only.
         enrolment_serial: Serial of the enrolment file, which names each client's key; 0 without it.
         following: The attempt for which clients make keys ahead, None if they make no keys.
@@ -65,14 +64,12 @@ class RoundPlan:
     """The facts about an attempt that are fixed before anything is sent.
 
     Attributes:
-        run_id: The run.
         round_number: The round, from 1.
         attempt: The attempt, from 1.
         cohort: The clients that are invited, sorted.
         committed: The last committed attempt that each client's update is part of; clients
             without one are absent.
         protection: How uploads are protected in this round, with the round's clipping norm.
-        minimum: Fewest survivors of a valid round.
         planned: Number of clients that the round was planned for; None takes the cohort's.
         empty: Clients of the cohort that were not there when the attempt was opened: they have not
             joined yet, or have left. They are charged nothing, so the attempt asks them nothing,
@@ -162,15 +159,12 @@ class RoundOutcome:
     """The result of an attempt.
 
     Attributes:
-        survivors: Clients whose vector is in the sum, sorted.
-        summed: The sum.
         noise_state: The state from which the coordinator's noise of the next sum continues.
         individual: Each survivor's vector where there is no secure aggregation, else None.
         entries: Pool entries of exactly the survivors, each with its handle; or no entries at all.
         entries_void: Why the round's entries were discarded, None if they were not.
         bytes_up: Mean bytes that an invited client sent.
         bytes_down: Mean bytes that an invited client was sent.
-        readings: The sum's further results.
         ahead: By client, the message that announces its keys for the next round.
     """
 

@@ -37,17 +37,8 @@ _CENTRE = 31
 """Vectors whose median is the centre, so that a few far ones do not move it."""
 
 
-@dataclass(frozen=True)
-class Search:
-    """One search.
-
-    Attributes:
-        query: The vector to be near to, by its place.
-        candidates: Places of the vectors that may be found, rising.
-    """
-
-    query: int
-    candidates: NDArray[np.intp]
+Search = tuple[int, NDArray[np.intp]]
+"""The place of a vector, and the places of those among which its neighbours are found, rising."""
 
 
 class Neighbours:
@@ -56,10 +47,8 @@ class Neighbours:
     def __init__(self, vector: Callable[[int], NDArray[np.float64]], number: int) -> None:
         """Lay out the matrix.
 
-        Args:
-            vector: Returns the vector of a place, (d,), the same each time; of finite numbers that
-                come from float32.
-            number: Number of vectors, at least one.
+        `vector` returns the vector (d,) of a place, the same each time, of finite numbers that come
+        from float32. There is at least one vector.
         """
         self._vector = vector
         some = np.unique(np.linspace(0, number - 1, _CENTRE).astype(int))
@@ -80,15 +69,13 @@ class Neighbours:
         Among equally far candidates the one at the smaller place counts as nearer. All searches
         share one pass over the matrix.
 
-        Args:
-            searches: The searches.
-            k: How many to find, at most the number of candidates.
+        `k` is at most the number of candidates.
         """
-        products = self._products([search.query for search in searches])
+        products = self._products([query for query, _ in searches])
         places: list[NDArray[np.intp]] = []
         for search, column in zip(searches, products.T, strict=True):
             few = self._undecided(search, column, k)
-            query = self._vector(search.query)
+            query = self._vector(search[0])
             distances = [float(np.linalg.norm(self._vector(int(row)) - query)) for row in few]
             places.append(few[np.argsort(np.asarray(distances), kind="stable")[:k]])
         return places
@@ -104,7 +91,7 @@ class Neighbours:
 
     def _undecided(self, search: Search, products: NDArray[np.float64], k: int) -> NDArray[np.intp]:
         """Return the candidates that may be among the k nearest, rising."""
-        mine, rows = search.query, search.candidates
+        mine, rows = search
         lengths, scales = self._lengths[rows], self._scales[rows]
         # `coarse` bounds the error of twice a float32 product, relative to both lengths; it covers
         # the rounding of both rows, and numbers too small for float32. `fine` bounds the error of
@@ -128,12 +115,7 @@ class ResidentPool:
     """
 
     def __init__(self, entries: Sequence[PoolEntry], rules: PoolRules) -> None:
-        """Lay out the whole live pool.
-
-        Args:
-            entries: All of them, in any order.
-            rules: The run's rules.
-        """
+        """Lay out the whole live pool."""
         self._rules = rules
         # Sorted by content, so that the order of rows does not matter.
         ordered = sorted(entries, key=lambda entry: entry.entry)
@@ -148,9 +130,7 @@ class ResidentPool:
     ) -> list[tuple[Arrays, ...]]:
         """Return the experts of several clients, found in one pass over the pool.
 
-        Args:
-            asked: Each client's own handles, newest first.
-            rng: For `select: random`.
+        `asked` has each client's own handles, newest first. `rng` draws for `select: random`.
 
         Returns:
             For each client at most K experts. A client gets none if the pool is too small, or if
@@ -171,7 +151,7 @@ class ResidentPool:
             candidates = np.flatnonzero(there)
             is_search = policy.select == "nearest" and len(candidates) > policy.k
             if is_search and newest is not None:
-                searches[position] = Search(newest, candidates)
+                searches[position] = newest, candidates
             else:
                 rows = candidates
                 if policy.select == "random" and len(rows) > policy.k:
@@ -211,10 +191,7 @@ class FixedPool:
 def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> FixedPool:
     """Return all entries of one generation in the order of their bytes, which hides the owners.
 
-    Args:
-        entries: The whole live pool.
-        generation: The round that made it.
-        minimum: Smallest pool that is handed out.
+    `generation` is the round that made the pool. Fewer than `minimum` entries are not handed out.
     """
     made = [entry for entry in entries if entry.generation == generation]
     if len(made) < minimum:

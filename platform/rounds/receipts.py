@@ -65,7 +65,6 @@ class _Standing:
     """The content of the log at the beginning of a stage.
 
     Attributes:
-        place: The stage's place.
         attempt: The attempt of the newest committed round.
         size: How many leaves the log has.
         signer: The log's key.
@@ -108,9 +107,6 @@ class Courier:
     holds the same vectors, digests of uploads in a file would tell which client gave which entry.
 
     Attributes:
-        transport: Carries the messages.
-        run_id: The run.
-        roll: Who takes part.
         budget: The delta and the accountant of the epsilons that receipts state.
         records: Where the log is.
     """
@@ -137,11 +133,7 @@ class Courier:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message, some with a receipt, and return the clients' answers.
-
-        Raises:
-            CoordinatorBehind: A client has seen more of the log than there is.
-        """
+        """Send each client its message, some with a receipt, and return the clients' answers."""
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
         if stage == "train":
@@ -311,11 +303,7 @@ class Courier:
 
 
 def witnessed_sizes(database: Path) -> dict[str, int]:
-    """Return the newest size of a log that each client has cosigned, by pseudonym.
-
-    Raises:
-        Authentication: A line of the kept heads is not valid.
-    """
+    """Return the newest size of a log that each client has cosigned, by pseudonym."""
     sizes: dict[str, int] = {}
     for _, note in kept_notes(database):
         if not is_change(note):

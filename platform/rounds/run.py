@@ -69,11 +69,7 @@ def encode_state(state: Arrays, noise_state: NoiseState) -> bytes:
 
 
 def decode_state(data: bytes) -> tuple[Arrays, NoiseState]:
-    """Read the bytes of `encode_state`; methods and clients see the first part only.
-
-    Raises:
-        ProtocolError: If the bytes are something else.
-    """
+    """Read the bytes of `encode_state`; methods and clients see the first part only."""
     frame = decode_frame(data)
     if frame.kind != "arrays" or frame.fields or not frame.blobs.keys() <= {_NOISE}:
         raise ProtocolError("message: this is no server state")
@@ -86,10 +82,6 @@ class RunTerms:
     """The terms of a run: all that follows from its configuration and method beforehand.
 
     Attributes:
-        config: The effective configuration.
-        method: The method.
-        protection: How uploads are protected.
-        budget: The run's limits.
         pool_rules: How the pool is served, None without one.
         cohort_kind: How cohorts are drawn where that may amplify, else None.
     """
@@ -164,10 +156,7 @@ class Run:
     """A run with all that its rounds need.
 
     Attributes:
-        run_id: The run.
         source_id: The run whose rounds, states, pool and ledger this run uses, None for its own.
-        terms: Its terms.
-        roll: Who takes part.
         transport: Carries messages; the coordinator learns of clients only in this way.
         records: The database and the log of the run.
         measure: Measures a round that is over; returns the round's documents `accuracy`,

@@ -16,11 +16,11 @@ from typing import Any, Final, NoReturn
 
 from platform.errors import ConfigError
 from storage import LedgerRow
+from storage.records import COHORT
 
 FORMAT: Final = "sotto-charges"
 VERSION: Final = 1
 MOST_BYTES: Final = 1 << 28
-COHORT: Final = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
 _LEFT_OUT: Final = frozenset(("run_id", "pseudonym", "status", *COHORT))
 """Columns missing from rows: stated once for all rows, or known to the coordinator only."""
 _NAMES: Final = tuple(f.name for f in fields(LedgerRow) if f.name not in _LEFT_OUT)
@@ -44,7 +44,6 @@ class Charges:
     """All charges of one client.
 
     Attributes:
-        pseudonym: The client's pseudonym.
         made: When the coordinator's ledger was read, with a time zone.
         runs: By name, all runs to which the client was ever invited.
     """
@@ -71,11 +70,7 @@ def encode_charges(charges: Charges) -> bytes:
 
 
 def decode_charges(data: bytes) -> Charges:
-    """Return the charges in a document; `catch_up` checks their rows.
-
-    Raises:
-        ConfigError: If the document is not valid.
-    """
+    """Return the charges in a document, or `ConfigError`; `catch_up` checks their rows."""
     try:
         if len(data) > MOST_BYTES:
             raise ValueError("it is too long")
@@ -86,19 +81,17 @@ def decode_charges(data: bytes) -> Charges:
         made = datetime.fromisoformat(document["made"])
         if made.utcoffset() is None:
             raise ValueError("its time has no zone")
-        runs = {_text(k): _read_run(k, pseudonym, v) for k, v in document["runs"].items()}
+        runs: dict[str, RunCharges] = {}
+        for run_id, found in document["runs"].items():
+            number, attempt = found["newest"]
+            rows = tuple(_read_row(_text(run_id), pseudonym, row) for row in found["rows"])
+            runs[_text(run_id)] = RunCharges((_count(number), _count(attempt)), rows)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "CHARGES: these are no charges; valid is a file that the coordinator's command "
             "`charges` has written"
         ) from error
     return Charges(pseudonym, made, runs)
-
-
-def _read_run(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> RunCharges:
-    number, attempt = found["newest"]
-    rows = tuple(_read_row(run_id, pseudonym, row) for row in found["rows"])
-    return RunCharges((_count(number), _count(attempt)), rows)
 
 
 def _read_row(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> LedgerRow:

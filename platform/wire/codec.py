@@ -72,12 +72,7 @@ class Frame:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the frame as bytes; equal frames give equal bytes.
-
-    Raises:
-        ProtocolError: If an array has a dtype that messages do not carry, or is not finite, or the
-            frame is beyond what `decode_frame` reads.
-    """
+    """Return the frame as bytes, equal for equal frames; refuse what `decode_frame` refuses."""
     buffers: list[bytes | memoryview] = []
     entries: list[_Entry] = []
     for name, array in sorted(frame.arrays.items()):
@@ -110,11 +105,7 @@ def _header(kind: str, fields: dict[str, Any], entries: list[_Entry]) -> bytes:
 
 
 def decode_frame(data: bytes) -> Frame:
-    """Read a frame.
-
-    Raises:
-        ProtocolError: If the bytes are not exactly one frame of this version.
-    """
+    """Read bytes that are exactly one frame of this version, or `ProtocolError`."""
     text = header_of(data)
     try:
         is_short = len(text) <= SHORT
@@ -127,11 +118,7 @@ def decode_frame(data: bytes) -> Frame:
 
 
 def header_of(data: bytes) -> bytes:
-    """Return the text of a frame's header, unread.
-
-    Raises:
-        ProtocolError: If the bytes do not begin like a frame of this version.
-    """
+    """Return the text of a frame's header, unread; `ProtocolError` for another beginning."""
     try:
         magic, version, length = PREFIX.unpack_from(data)
     except struct.error as error:
@@ -142,19 +129,6 @@ def header_of(data: bytes) -> bytes:
     if len(data) < end:
         raise ProtocolError("message: it is cut off")
     return bytes(data[PREFIX.size : end])
-
-
-def read_header(text: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Return kind and plain fields of a frame from its header, and nothing of its buffers.
-
-    Raises:
-        ProtocolError: If the text is not a header.
-    """
-    try:
-        kind, fields, _ = _known_header(text) if len(text) <= SHORT else _parsed_header(text)
-        return kind, fields
-    except _UNREADABLE as error:
-        raise ProtocolError("message: it does not parse") from error
 
 
 def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
@@ -195,20 +169,12 @@ def _known_places(text: bytes) -> tuple[Sequence[_Place], int]:
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return named arrays as bytes, for storage.
-
-    Raises:
-        ProtocolError: If an array has a dtype that messages do not carry, or is not finite.
-    """
+    """Return named arrays as bytes, for storage; refuse what messages do not carry."""
     return encode_frame(Frame("arrays", {}, arrays, {}))
 
 
 def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Read the bytes of `encode_arrays`.
-
-    Raises:
-        ProtocolError: If the bytes are not exactly that.
-    """
+    """Read the bytes of `encode_arrays`, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != "arrays" or frame.blobs or frame.fields:
         raise ProtocolError("message: these are not named arrays")
@@ -340,21 +306,13 @@ class Envelope:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message; this reads only the header.
-
-    Raises:
-        ProtocolError: If the header does not parse.
-    """
+    """Return kind and envelope of any message, or `ProtocolError`; this reads only the header."""
     header = header_of(data)
     return _known(header) if len(header) <= SHORT else _peeked(header)
 
 
 def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
-    """Return frame and envelope of a message of one kind.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Return frame and envelope of a message of one kind, or `ProtocolError`."""
     frame = decode_frame(data)
     if frame.kind != kind:
         raise ProtocolError(f"message: {kind} was expected, not {frame.kind!r}")
@@ -372,11 +330,7 @@ def envelope_fields(envelope: Envelope) -> dict[str, Any]:
 
 
 def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:
-    """Return numbers from a frame's field.
-
-    Raises:
-        ProtocolError: If it is not a list of `count` numbers from 0.
-    """
+    """Return a list of `count` numbers from 0 in a frame's field, or `ProtocolError`."""
     if not isinstance(values, list) or (count is not None and len(values) != count):
         raise ProtocolError("message: a list of numbers is not valid")
     if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
@@ -385,18 +339,17 @@ def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[in
 
 
 def blob(frame: Frame, name: str) -> bytes:
-    """Return a byte string of a frame.
-
-    Raises:
-        ProtocolError: If it is missing.
-    """
+    """Return a byte string of a frame, or `ProtocolError`."""
     if name not in frame.blobs:
         raise ProtocolError(f"message: {name} is missing")
     return frame.blobs[name]
 
 
 def _peeked(header: bytes) -> tuple[str, Envelope]:
-    kind, fields = read_header(header)
+    try:
+        kind, fields, _ = _known_header(header) if len(header) <= SHORT else _parsed_header(header)
+    except _UNREADABLE as error:
+        raise ProtocolError("message: it does not parse") from error
     run_id, committed = fields.get("run_id"), fields.get("committed")
     if not isinstance(run_id, str):
         raise ProtocolError("message: the run is missing")

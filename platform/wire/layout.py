@@ -39,11 +39,7 @@ def vector_length(spec: Spec) -> int:
 
 
 def require_spec(arrays: Arrays, spec: Spec) -> None:
-    """Check names and shapes.
-
-    Raises:
-        UpdateSpecMismatch: If a tensor differs; it names the first one.
-    """
+    """Check names and shapes; `UpdateSpecMismatch` names the first tensor that differs."""
     if set(arrays) != set(spec):
         raise UpdateSpecMismatch(
             f"update: its tensors are {sorted(arrays)}; the method announced {sorted(spec)}"
@@ -57,11 +53,7 @@ def require_spec(arrays: Arrays, spec: Spec) -> None:
 
 
 def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
-    """Return all tensors as one float64 vector.
-
-    Raises:
-        UpdateSpecMismatch: If the tensors are not those announced.
-    """
+    """Return all tensors, those announced, as one float64 vector."""
     require_spec(arrays, spec)
     return flat(arrays, spec)
 
@@ -90,7 +82,6 @@ class Totals:
 
     Attributes:
         sums: The sum of the (weighted) vectors, extra coordinates included.
-        clients: How many were summed.
         weight: Sum of the weights; equals `clients` where they are uniform.
         noise_state: As in `NoisedSum`.
     """
@@ -123,7 +114,6 @@ class UploadLayout:
     """The vector of one method's uploads.
 
     Attributes:
-        spec: The shared tensors.
         weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
         extras: Names of the coordinates that follow the update's own.
         largest_weight: Most examples that a client of this run may claim, which all parties know
@@ -155,11 +145,7 @@ class UploadLayout:
         return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
 
     def require_weight(self, weight: int) -> None:
-        """Refuse a weight that is too large for this run's sums.
-
-        Raises:
-            ProtocolError: If weights apply and this one is not from 1 to the run's largest.
-        """
+        """Refuse a weight that is not from 1 to this run's largest, if weights apply."""
         if self.weighted and not 1 <= weight <= self.largest_weight:
             raise ProtocolError(
                 f"weight: a client's number of examples must be 1 to {self.largest_weight}, the "
@@ -167,11 +153,7 @@ class UploadLayout:
             )
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
-        """Return the ring vector of one client: weighted levels and the weight.
-
-        Raises:
-            ProtocolError: If the weight is not from 1 to the run's largest.
-        """
+        """Return the ring vector of one client: weighted levels and the weight, checked."""
         if not self.weighted:
             return levels
         self.require_weight(weight)
@@ -179,11 +161,7 @@ class UploadLayout:
         return np.append(levels * factors, np.uint64(weight))
 
     def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
-        """Return the result of a secure sum over this many clients.
-
-        Raises:
-            ProtocolViolation: If clients of this run cannot have such weights together.
-        """
+        """Return the result of a secure sum over this many clients; refuse impossible weights."""
         levels = total[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
@@ -209,11 +187,7 @@ class UploadLayout:
         return Totals(sums, len(vectors), sum(used))
 
     def average(self, totals: Totals) -> Summed:
-        """Divide a sum as each tensor's weighting requires.
-
-        Raises:
-            ProtocolError: If nothing was summed.
-        """
+        """Divide a sum, of at least one vector, as each tensor's weighting requires."""
         clients, weight = totals.clients, totals.weight
         if weight < 1 or clients < 1:
             raise ProtocolError("weight: the clients' total is not valid; it must be at least 1")
@@ -251,11 +225,8 @@ def build_layout(
 ) -> UploadLayout:
     """Return the layout of a method's uploads.
 
-    Args:
-        spec: The shared tensors.
-        weighs_examples: Whether the mechanism lets clients weigh by their examples.
-        extras: Names of the coordinates that follow the update's own.
-        largest_weight: The run's largest weight, if already known.
+    `extras` names the coordinates that follow the update's own. `largest_weight` is the run's, if
+    it is known already.
     """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight
@@ -280,21 +251,13 @@ def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
 
 
 def require_storable(vector: NDArray[np.float64]) -> None:
-    """Check that coordinates, and sums of them, stay finite as float32, the type of states.
-
-    Raises:
-        ProtocolError: If a coordinate does not.
-    """
+    """Refuse coordinates whose sums could not be finite as float32, the type of states."""
     if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
         raise ProtocolError("message: a coordinate is too large for its type")
 
 
 def require_same(update: Arrays, difference: Arrays) -> None:
-    """Check that an entry is the shared update itself, so that one noise may serve both.
-
-    Raises:
-        RunStopped: If it is another array.
-    """
+    """Check that an entry is the shared update itself, so that one noise may serve both."""
     alike = set(update) == set(difference) and all(
         np.array_equal(update[name], difference[name]) for name in update
     )
@@ -316,7 +279,6 @@ class Fetched:
     """The experts that one client receives before it personalises.
 
     Attributes:
-        experts: The experts in their order.
         own: The place of its own entry among them, None without an entry.
     """
 
@@ -339,8 +301,3 @@ def decode_experts(data: bytes) -> tuple[Arrays, ...]:
         position, _, tensor = name.partition("/")
         experts.setdefault(position, {})[tensor] = value
     return tuple(experts[position] for position in sorted(experts))
-
-
-def encode_entry(entry: Arrays) -> bytes:
-    """Return a pool entry as it is stored."""
-    return encode_arrays(entry)

@@ -89,11 +89,9 @@ class SecureRound:
 
     Attributes:
         index: The client's share index, from 1.
-        clients: Number of clients invited.
         vector_length: Coordinates of the masked vector.
         ring_bits: Size of the ring.
         terms: The collusion that the sum withstands.
-        graph: Which clients mask with which.
         enrolled: The cohort's keys, None against a semi-honest server.
         roster: All clients' keys of this attempt, if all were made ahead; else empty, and the
             coordinator asks for keys.
@@ -136,11 +134,7 @@ def secure_blobs(secure: SecureRound) -> dict[str, bytes]:
 
 
 def read_secure(frame: Frame, numbers: Any) -> SecureRound:
-    """Read a place from an invitation.
-
-    Raises:
-        ProtocolError: If it is not valid.
-    """
+    """Read a place from an invitation, or `ProtocolError`."""
     index, clients, threshold, length, bits, corrupt, smallest, degree, serial = integers(
         numbers, 9
     )
@@ -172,7 +166,6 @@ class Invitation:
     """Asks a client to take part.
 
     Attributes:
-        envelope: The attempt.
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
         clipping_norm: The norm of this round, if it adapts; None if the configuration fixes it.
@@ -189,7 +182,6 @@ class Answer:
     """Accepts an invitation.
 
     Attributes:
-        envelope: The attempt.
         handles: Names of the client's own live pool entries, newest first.
         payload: Its keys, or its shares if the invitation has all clients' keys; empty without
             secure aggregation.
@@ -205,7 +197,6 @@ class Relay:
     """A message of the secure aggregation protocol, which alone understands it.
 
     Attributes:
-        envelope: The attempt.
         payload: The protocol's bytes.
         ahead: The client's place in the first attempt at the next round, if the last message of
             this attempt asks for its keys; else None.
@@ -231,7 +222,6 @@ class Upload:
     """The protected update.
 
     Attributes:
-        envelope: The attempt.
         payload: The masked vector, empty without secure aggregation.
         vector: The vector in the clear without secure aggregation, else None: levels of the run's
             grid as uint64, or numbers if the mechanism does nothing to an update.
@@ -249,7 +239,6 @@ class Disclosure:
     """A survivor's answer to the list of survivors.
 
     Attributes:
-        envelope: The attempt.
         payload: Shares that open the sum, empty without secure aggregation.
         handle: Name of the pool entry, empty without one.
         entry: The pool entry as protected: a difference to the broadcast, or absolute arrays under
@@ -321,11 +310,7 @@ def decode_relay(data: bytes) -> Relay:
 
 
 def encode_assignment(message: Assignment) -> bytes:
-    """Serialise an assignment.
-
-    Raises:
-        ProtocolError: If it has more experts than a message carries.
-    """
+    """Serialise an assignment; refuse more experts than a message carries."""
     if len(message.experts) > MAX_EXPERTS:
         raise ProtocolError(f"message: it carries at most {MAX_EXPERTS} experts")
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
@@ -386,9 +371,7 @@ def decode_disclosure(data: bytes) -> Disclosure:
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
     """Return SHA-256 of the part of a round that is the same for all clients, which they sign.
 
-    Args:
-        broadcast: The global parameters.
-        clipping_norm: The clipping norm of the round, if it adapts.
+    The clipping norm is that of the round, if it adapts.
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()

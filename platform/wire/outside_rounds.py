@@ -76,7 +76,6 @@ class Offer:
     """Asks a client to take part in a run.
 
     Attributes:
-        envelope: The envelope, with round 0.
         config: The run's configuration, canonical JSON without any path of the coordinator's.
         facts: The coordinator's facts.
     """
@@ -91,7 +90,6 @@ class Acceptance:
     """A client's answer to an offer.
 
     Attributes:
-        envelope: The offer's.
         reasons: Why it does not take part, naming settings and never data; empty if it does.
     """
 
@@ -161,7 +159,6 @@ class Introduction:
     """Says who a client is.
 
     Attributes:
-        envelope: The roll call's.
         pseudonym: The name that ledger and audit log use.
         public_key: Its enrolled key in an active round; else empty.
         newest: The newest attempt of the run that it has answered, None before its first.
@@ -188,7 +185,6 @@ class Parting:
     Attributes:
         envelope: The attempt under which the client keeps the result, with the last commit that the
             client is part of.
-        broadcast: The last broadcast.
         fetched: The experts of a pool that is made once; None if the client keeps its last experts.
     """
 
@@ -202,7 +198,6 @@ class Personalised:
     """Says that the result is kept on the client.
 
     Attributes:
-        envelope: The request's.
         is_new: Whether the client personalised now; False if it had done so before.
     """
 
@@ -232,7 +227,6 @@ class Scores:
     """A simulated client's measurements.
 
     Attributes:
-        envelope: The request's.
         tallies: Images found and images in all, on each set.
         weights: Mean weight of each expert on the client's own test images; None if the examination
             did not ask, or the client has no experts.
@@ -434,8 +428,6 @@ class Left:
     """Says that a client has left a run for good.
 
     Attributes:
-        run_id: The run.
-        client: The client's name in the federation.
         pseudonym: Its name in ledger and audit log.
         signature: Of `digest`, under the client's identity key; empty without one.
     """

@@ -99,12 +99,10 @@ class Receipt:
         consistency: Proves that the first `since` leaves have not changed.
         leaves: All leaves of the client in this run since then.
         epsilons: The client's spending in this run, by adversary; infinity without a bound.
-        delta: The delta of the epsilons.
         accountant: The configured accountant.
         uploads: Uploads that came from the client since the receipt before, as far as the
             coordinator knows: a restart forgets earlier uploads.
         signed: The bytes under the signature; empty before it is signed.
-        signature: The signature by the log's key.
     """
 
     envelope: Envelope
@@ -145,11 +143,7 @@ def sign_receipts(receipts: Sequence[Receipt], sign: Callable[[bytes], bytes]) -
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """Read a receipt, without checking its statements or its signature.
-
-    Raises:
-        ProtocolError: If it is not valid, or carries more than a receipt has.
-    """
+    """Read a receipt, or `ProtocolError`, without checking its statements or its signature."""
     frame_bytes, signed = _told_apart(data)
     frame, envelope = opened(frame_bytes, _KIND)
     count = integers([frame.fields.get("leaves")], 1)[0]
@@ -185,11 +179,7 @@ def decode_receipt(data: bytes) -> Receipt:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return a text of a frame.
-
-    Raises:
-        ProtocolError: If it is missing, too long, or no text.
-    """
+    """Return a text of a frame, or `ProtocolError`."""
     data = blob(frame, name)
     try:
         if len(data) > MOST_TEXT:
@@ -200,11 +190,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def hashes_of(frame: Frame, name: str) -> tuple[bytes, ...]:
-    """Return hashes that lie back to back in a frame.
-
-    Raises:
-        ProtocolError: If they are missing, or a part of one is.
-    """
+    """Return hashes that lie back to back in a frame, or `ProtocolError`."""
     data = blob(frame, name)
     if len(data) % HASH_BYTES:
         raise ProtocolError(f"message: {name} is no list of hashes")
@@ -344,11 +330,7 @@ def encode_uploads(uploads: Sequence[UploadDigest]) -> bytes:
 
 
 def decode_uploads(data: bytes) -> tuple[UploadDigest, ...]:
-    """Read digests of uploads.
-
-    Raises:
-        ProtocolError: If the bytes are not digests, or too many.
-    """
+    """Read digests of uploads, or `ProtocolError`."""
     if len(data) % _UPLOAD.size or len(data) > MOST_LEAVES * _UPLOAD.size:
         raise ProtocolError("message: the uploads of a receipt are not valid")
     return tuple([UploadDigest(*values) for values in _UPLOAD.iter_unpack(data)])
@@ -377,29 +359,17 @@ def enclose(message: bytes, receipt: bytes) -> bytes:
 
 
 def is_enclosed(message: bytes) -> bool:
-    """Return whether a message carries another message and a receipt.
-
-    Raises:
-        ProtocolError: If it does not parse.
-    """
+    """Return whether a message carries another message and a receipt, or `ProtocolError`."""
     return peek(message)[0] == "enclosed"
 
 
 def bare(message: bytes) -> bytes:
-    """Return the inner message of an enclosed message; another message is returned itself.
-
-    Raises:
-        ProtocolError: If it does not parse.
-    """
+    """Return the inner message of an enclosed message; another message is returned itself."""
     return unclose(message)[0] if is_enclosed(message) else message
 
 
 def unclose(data: bytes) -> tuple[bytes, bytes]:
-    """Return the message and the receipt in an enclosed message.
-
-    Raises:
-        ProtocolError: If it is not an enclosed message, or the two are of different runs.
-    """
+    """Return the message and the receipt, of one run, in an enclosed message."""
     frame, message = _unclosed(data, "enclosed", _ENCLOSED)
     receipt = frame.blobs["beside"]
     if peek(receipt)[1].run_id != peek(message)[1].run_id:
@@ -419,11 +389,7 @@ def enclose_answer(reply: bytes, witnessed: Witnessed) -> bytes:
 
 
 def unclose_answer(data: bytes) -> tuple[bytes, Witnessed | None]:
-    """Return an answer, and how far its client has seen the log; None if it does not say.
-
-    Raises:
-        ProtocolError: If it does not parse.
-    """
+    """Return an answer, and how far its client has seen the log; None if it does not say."""
     if peek(data)[0] != "answered":
         return data, None
     frame, reply = _unclosed(data, "answered", _ANSWERED)
@@ -457,11 +423,7 @@ _FIRST_FIELDS: Final = frozenset(
 
 
 def decode_kept(data: bytes) -> Receipt:
-    """Read a receipt of either version.
-
-    Raises:
-        ProtocolError: If it is not valid, or carries more than a receipt has.
-    """
+    """Read a receipt of either version, or `ProtocolError`."""
     if peek(data)[0] != _FIRST_KIND:
         return decode_receipt(data)
     frame, envelope = opened(data[:-SIGNATURE_BYTES], _FIRST_KIND)

@@ -51,11 +51,7 @@ Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 
 
 def answer(handler: Handler, message: bytes) -> bytes | Dropout:
-    """Return a client's answer or its dropout; every transport delivers by this function.
-
-    Raises:
-        CoordinatorBehind: If the client knows of a newer commit than the message.
-    """
+    """Return a client's answer or its dropout, for every transport; raise `CoordinatorBehind`."""
     try:
         return handler(message)
     except CoordinatorBehind:
@@ -80,7 +76,6 @@ class InProcessTransport:
     process is killed in between, no client has answered.
 
     Attributes:
-        handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
         stage: A context that makes these clients' writes durable at its end, or discards all of
@@ -101,7 +96,8 @@ class InProcessTransport:
         clients = sorted(messages)
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
-            lost = self._lost(messages[clients[0]], clients)
+            _, envelope = peek(messages[clients[0]])
+            lost = self.losses(envelope.round_number, envelope.attempt, clients)
         with self.stage(clients):
             replies = {
                 client: Dropout("no answer (simulated loss)")
@@ -111,10 +107,6 @@ class InProcessTransport:
             }
         # An answer may leave only after its charge is on the disk.
         return replies
-
-    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
-        _, envelope = peek(message)
-        return self.losses(envelope.round_number, envelope.attempt, clients)
 
     def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         reply = answer(self.handlers[client], message)

@@ -19,7 +19,7 @@ from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
 from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
-from platform.wire.layout import encode_entry
+from platform.wire.codec import encode_arrays
 from storage import PoolEntry
 
 HEAD = ("head.bias", "head.weight")
@@ -37,8 +37,8 @@ def test_what_the_data_layer_does_not_provide_is_refused(task: Task, monkeypatch
 def test_all_are_served_the_same_pool_in_one_order_and_know_their_own(task: Task):
     options = fedper.Config(network="features")
     modules = draw_experts(pm_moe.build(pm_moe.Config(base_options=options), task), 5)
-    entries = [PoolEntry(2, bytes([i]) * 32, encode_entry(m)) for i, m in enumerate(modules)]
-    older = PoolEntry(1, b"x" * 32, encode_entry(modules[0]))
+    entries = [PoolEntry(2, bytes([i]) * 32, encode_arrays(m)) for i, m in enumerate(modules)]
+    older = PoolEntry(1, b"x" * 32, encode_arrays(modules[0]))
     pools = [fixed_pool([older, *entries], 2, 2), fixed_pool([*entries[::-1], older], 2, 2)]
     assert [len(pool.experts) for pool in pools] == [5, 5]
     # The order is the same for everybody, so a gate's rows keep their meaning.

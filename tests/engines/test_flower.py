@@ -253,7 +253,7 @@ def refused(flower: Flower, words: list[str]) -> str:
 
 
 def test_flowers_environment_has_nothing_that_trains_and_the_server_no_private_key(flower):
-    program = "import platform.relay.flower.link, importlib.util as util; "
+    program = "import platform.relay.flower.superlink, importlib.util as util; "
     program += "print(platform.__path__[0], util.find_spec('torch'))"
     said = in_flowers_environment(program, cwd=flower.folder).split()
     assert said == [str(ROOT / "platform"), "None"]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from platform.relay.flower import link
+from platform.relay.flower import superlink as link
 from platform.relay.links import Parcel
 from platform.relay.packets import Outcome, decode_outcome, encode_packet
 

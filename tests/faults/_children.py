@@ -23,8 +23,8 @@ from platform.cli.serving import serve_command
 from platform.holder.serving import Host
 from platform.relay import __main__ as relaying
 from platform.relay.hub import HubTransport
-from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation
+from platform.rounds.runner import DatabaseJournal
 
 MAINS: dict[str, Callable[[], object]] = {
     "coordinator": app.main,

@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from methods import ClientView, Examples, fedtpg
-from methods.fedtpg import QUERIES, Config, generated, normed, shapes_of
+from methods.fedtpg import QUERIES, Config, generated, shapes_of
+from methods.networks.layers import norm
 from methods.prompts.prompt import PromptConfig, build_encoder
 from tests.methods._training import RecordingTrainer, rng
 
@@ -41,8 +42,8 @@ def test_the_attention_is_torchs():
         oracle.in_proj_bias.copy_(torch.cat(parts))
         oracle.out_proj.weight.copy_(net["out.weight"])
         oracle.out_proj.bias.copy_(net["out.bias"])
-        seen = normed(net, "name_norm", names)[None]
-        query = normed(net, "query_norm", net[QUERIES])[None]
+        seen = norm(net, "name_norm", names)[None]
+        query = norm(net, "query_norm", net[QUERIES])[None]
         found = oracle(query, seen, seen)[0][0]
         layer = functional.layer_norm(
             found, (8,), net["forward_norm.weight"], net["forward_norm.bias"]
@@ -57,7 +58,7 @@ def test_the_attention_is_torchs():
 def test_layer_norm_by_hand():
     """(1, 3): mean 2, deviation 1; times 2 plus 0.5."""
     net = {"name_norm.weight": torch.full((2,), 2.0), "name_norm.bias": torch.full((2,), 0.5)}
-    got = normed(net, "name_norm", torch.tensor([[1.0, 3.0]]))
+    got = norm(net, "name_norm", torch.tensor([[1.0, 3.0]]))
     np.testing.assert_allclose(got, [[-1.5, 2.5]], atol=1e-4)
 
 
@@ -82,7 +83,7 @@ def test_whose_names(task, names, count):
     context = generated(net, method.captions.features([task.classes[i] for i in asked]), 4)
     encoder = build_encoder(PromptConfig(context_tokens=4), task)
     text = encoder.text_features(context, [task.classes[i] for i in asked])
-    logits = method.logit_scale * batch["features"] @ text.T
+    logits = task.backbone.logit_scale * batch["features"] @ text.T
     chances = logits.softmax(dim=1)
     wanted = [-math.log(chances[row, asked.index(label)]) for row, label in enumerate((1, 3, 3))]
     np.testing.assert_allclose(losses.detach(), wanted, rtol=1e-4)

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
-from storage import working_rows
+from storage import client_files
+from storage.client_files import WorkingRows
 from storage.client_tables import Failures, Sessions
 from storage.engine import BEGIN_WRITE, Statements
 from storage.sealing import Rows
-from storage.working_rows import WorkingRows
 
 MOST_BYTES = 1 << 20
 CLIENTS = ("a", "b")
@@ -31,7 +31,7 @@ RUNS = ("r", "s")
 
 @pytest.fixture(autouse=True)
 def less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(working_rows, "MOST_BYTES", MOST_BYTES)
+    monkeypatch.setattr(client_files, "MOST_BYTES", MOST_BYTES)
 
 
 class Counted(sqlite3.Connection):

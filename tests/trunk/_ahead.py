@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from platform.rounds.exchange import AHEAD, Journal, MemoryJournal, encode_keys
 from platform.rounds.plan import Following, RoundOutcome, RoundPlan
-from platform.rounds.runner import RoundRunner
+from platform.rounds.runner import AHEAD, Journal, MemoryJournal, RoundRunner, encode_keys
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, Transport
 from tests.trunk._secure import Cohort

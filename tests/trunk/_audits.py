@@ -53,7 +53,7 @@ class Auditor:
     def plan(self, *overrides: str) -> RunPlan:
         """The run, its protection built by the code as it is now."""
         config = parse_config(yaml.safe_load(SMALL), overrides)
-        protection = protect_run(config, self.base.learning.method).protection
+        protection, _ = protect_run(config, self.base.learning.method)
         terms = dataclasses.replace(self.base.terms, config=config, protection=protection)
         return dataclasses.replace(self.base, terms=terms)
 

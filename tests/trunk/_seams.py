@@ -16,10 +16,9 @@ from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.identities import client_names, create_enrolment
 from platform.rounds.attempts import Attempts
-from platform.rounds.exchange import DatabaseJournal
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.runner import MaskedSum
+from platform.rounds.runner import DatabaseJournal, MaskedSum
 from platform.wire.transport import InProcessTransport
 from tests.trunk import _runs
 from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened

@@ -16,8 +16,7 @@ from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.identities import client_names
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
-from platform.protection.secure_terms import SecureTerms
-from platform.protection.sums import SumProtection
+from platform.protection.sums import SecureTerms, SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner

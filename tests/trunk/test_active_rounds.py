@@ -11,8 +11,7 @@ import pytest
 
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.identities import client_names
-from platform.protection.secure_terms import SecureTerms
-from platform.protection.sums import round_parameters
+from platform.protection.sums import SecureTerms, round_parameters
 from platform.rounds.runner import seat_of
 from platform.wire.messages import (
     Invitation,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from platform.agreement import read_records, require_agreement
-from platform.agreement.ledgers import client_disagreements, read_own_ledgers
+from platform.agreement.trail import client_disagreements, read_own_ledgers
 from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.disk.log_files import document_digest

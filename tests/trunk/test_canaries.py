@@ -23,7 +23,7 @@ from platform.experiment.canaries import KEY_FILE, CanaryMethod
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.protection.building import protect_run
-from platform.protection.secure_terms import secure_terms, terms_of_others
+from platform.protection.sums import secure_terms, terms_of_others
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
 from privacy import CentralNoise, central
@@ -198,7 +198,7 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
         alone = storage.config(*overrides)
         method = run.terms.method
         # Noise, sensitivity, shares and charge are those of a run without them.
-        assert run.terms.protection.mechanism == protect_run(alone, method).protection.mechanism
+        assert run.terms.protection.mechanism == protect_run(alone, method)[0].mechanism
         if run.terms.protection.masked:
             assert terms_of_others(run.terms.config) == secure_terms(alone)
             found = secure_terms(run.terms.config)

@@ -20,8 +20,8 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundPlan
 from platform.rounds.pool import fixed_pool
-from platform.wire.codec import decode_arrays, peek
-from platform.wire.layout import encode_entry, handle
+from platform.wire.codec import decode_arrays, encode_arrays, peek
+from platform.wire.layout import handle
 from platform.wire.messages import SumTerms, decode_disclosure, encode_disclosure
 from storage import PoolEntry
 from tests.trunk._runs import (
@@ -456,7 +456,7 @@ def test_the_final_numbers_are_the_last_rounds_not_the_collections(storage: Stor
 
 
 def test_equal_entries_keep_one_order_and_a_small_pool_is_none() -> None:
-    entry = encode_entry({"gain": np.ones(2, np.float32)})
+    entry = encode_arrays({"gain": np.ones(2, np.float32)})
     same = [PoolEntry(3, bytes([i]) * 32, entry) for i in (4, 1, 3)]
     assert fixed_pool(same, 3, 4).experts == ()
     assert fixed_pool(same, 2, 1).experts == ()

@@ -11,8 +11,13 @@ import pytest
 
 from platform.config import MethodConfig, RunConfig, parse_config
 from platform.errors import Declined
-from platform.holder.own_limits import own_limits, require_within
-from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
+from platform.holder.settings import (
+    DataSettings,
+    HolderSettings,
+    OwnLimits,
+    own_limits,
+    require_within,
+)
 from privacy import GAUSSIAN, NO_NOISE, UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
 from tests.trunk._runs import gaussian_epsilon
 

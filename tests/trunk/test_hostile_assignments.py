@@ -24,7 +24,7 @@ from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
-from platform.parties.expectations import expectations_of, require_invitation
+from platform.parties.profile import expectations_of, require_invitation
 from platform.parties.scoring import EvaluationSet, MeasuredSets
 from platform.protection.uploads import Protection
 from platform.wire import messages

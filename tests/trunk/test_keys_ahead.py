@@ -21,14 +21,12 @@ from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.client_state import decode_session
 from platform.protection.charging import Limits
-from platform.protection.secure_terms import SecureTerms
-from platform.rounds.attempts import Attempts
-from platform.rounds.exchange import DatabaseJournal, MemoryJournal
+from platform.protection.sums import SecureTerms
+from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundOutcome
-from platform.rounds.runner import seat_of
-from platform.rounds.spending import Spending
+from platform.rounds.runner import DatabaseJournal, MemoryJournal, seat_of
 from platform.wire.codec import peek
 from platform.wire.messages import (
     ROUND_STAGES,

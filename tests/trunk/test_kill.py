@@ -38,15 +38,15 @@ from tests.trunk._runs import (
 POINTS: dict[str, tuple[str, int, bool]] = {
     "training": ("privacy.training:LocalTrainer.fit", 10, False),
     "training-early": ("privacy.training:LocalTrainer.fit", 6, False),
-    "reserved": ("platform.rounds.spending:Spending.reserve", 2, True),
+    "reserved": ("platform.rounds.attempts:Spending.reserve", 2, True),
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
-    "joined": ("platform.rounds.exchange:DatabaseJournal.keep", 5, False),
-    "shared": ("platform.rounds.exchange:DatabaseJournal.keep", 5, True),
+    "joined": ("platform.rounds.runner:DatabaseJournal.keep", 5, False),
+    "shared": ("platform.rounds.runner:DatabaseJournal.keep", 5, True),
     # Round 2 asks five clients twice and four once; before it come the roll call of five, round 1
     # that asks 18 times in 4 stages, and what five measure after it.
     "stage-written": ("platform.parties.client:Client.handle", 42, True),
     "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 9, True),
-    "added-up": ("platform.rounds.exchange:DatabaseJournal.keep", 6, True),
+    "added-up": ("platform.rounds.runner:DatabaseJournal.keep", 6, True),
     "sum-opened": ("platform.rounds.runner:MaskedSum.finished", 2, True),
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
     "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),

@@ -13,8 +13,7 @@ from platform.bootstrap import Surroundings
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
-from platform.holder.own_limits import own_account
-from platform.holder.settings import load_holder, private_key
+from platform.holder.settings import load_holder, own_account, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client
 from platform.parties.identities import create_key, write_enrolment

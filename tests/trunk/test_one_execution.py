@@ -15,7 +15,7 @@ from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.parties.identities import read_enrolment, write_enrolment
-from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SecureTerms
 from platform.rounds.observing import SilentObserver
 from platform.wire.messages import (
     Stage,

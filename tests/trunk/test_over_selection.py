@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError
-from platform.protection.secure_terms import secure_terms
+from platform.protection.sums import secure_terms
 from platform.relay.hub import Hub
 from platform.wire.codec import peek
 from platform.wire.transport import Dropout

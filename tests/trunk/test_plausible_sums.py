@@ -10,8 +10,7 @@ import pytest
 from platform.errors import RoundAborted
 from platform.parties.client import Client
 from platform.protection.extras import Extras
-from platform.protection.secure_terms import SecureTerms
-from platform.protection.sums import SumProtection
+from platform.protection.sums import SecureTerms, SumProtection
 from platform.protection.uploads import Protection
 from platform.wire.layout import Totals, build_layout
 from privacy import (

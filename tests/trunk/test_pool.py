@@ -19,8 +19,9 @@ from platform.experiment.finishing import execute
 from platform.protection.building import PoolRules, default_minimum
 from platform.rounds import attempts
 from platform.rounds.observing import SilentObserver
-from platform.rounds.pool import Neighbours, ResidentPool, Search
-from platform.wire.layout import encode_entry, handle
+from platform.rounds.pool import Neighbours, ResidentPool
+from platform.wire.codec import encode_arrays
+from platform.wire.layout import handle
 from storage import DatabaseDamaged, PoolEntry
 from tests._linking import SIGNIFICANCE, Watcher, chance
 from tests.trunk._runs import FIXED, OS, Finished, opened, over
@@ -37,7 +38,7 @@ def rules(k: int = 2, minimum: int = 1, **policy) -> PoolRules:
 
 
 def entry(owner: int, *values: float, generation: int = 1) -> PoolEntry:
-    payload = encode_entry({"context": np.array(values, np.float32)})
+    payload = encode_arrays({"context": np.array(values, np.float32)})
     return PoolEntry(generation, handle_of(owner, generation), payload)
 
 
@@ -69,7 +70,7 @@ def test_the_nearest_by_hand():
 
     def two(owner, a, b):
         payload = {"a": np.array([a], np.float32), "b": np.array([b], np.float32)}
-        return PoolEntry(1, handle_of(owner), encode_entry(payload))
+        return PoolEntry(1, handle_of(owner), encode_arrays(payload))
 
     entries = [two(0, 0, 0), two(1, 1, 5), two(2, 3, 3)]
     chosen = PoolRules(PoolPolicy(spec, 1), 1, 1)
@@ -126,7 +127,7 @@ K = 3
 
 def pool_of(vectors, minimum=1, k=K) -> tuple[list[PoolEntry], ResidentPool]:
     entries = [
-        PoolEntry(1 + place % 2, b"%032d" % place, encode_entry({"context": vector}))
+        PoolEntry(1 + place % 2, b"%032d" % place, encode_arrays({"context": vector}))
         for place, vector in enumerate(np.asarray(vectors, np.float32))
     ]
     policy = PoolPolicy({"context": TensorSpec(np.shape(vectors)[1:])}, k)
@@ -135,7 +136,7 @@ def pool_of(vectors, minimum=1, k=K) -> tuple[list[PoolEntry], ResidentPool]:
 
 def served(pool: ResidentPool, asked) -> list[list[bytes]]:
     answers = pool.serve(asked, np.random.default_rng(0))
-    return [[encode_entry(expert) for expert in experts] for experts in answers]
+    return [[encode_arrays(expert) for expert in experts] for experts in answers]
 
 
 def compared(vectors, entries, mine: list[int], k=K) -> list[bytes]:
@@ -198,7 +199,7 @@ def test_huge_entries_do_not_make_the_search_slow():
 
     near = Neighbours(vector, len(vectors))
     seen.clear()
-    (found,) = near.nearest([Search(0, np.arange(1, 600))], 9)
+    (found,) = near.nearest([(0, np.arange(1, 600))], 9)
     distances = np.linalg.norm(vectors - vectors[0], axis=1)
     assert found.tolist() == np.argsort(distances, kind="stable")[1:10].tolist()
     assert len(seen) < 40

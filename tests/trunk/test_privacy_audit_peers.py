@@ -96,7 +96,7 @@ def test_noise_after_decoding_is_refuted_at_half_of_the_ring(storage, monkeypatc
     monkeypatch.setattr(SumProtection, "open", opened)
     monkeypatch.setattr("platform.rounds.runner.encode_noised", lambda noised: noised)
     monkeypatch.setattr("platform.rounds.runner.decode_noised", lambda noised: noised)
-    monkeypatch.setattr("platform.rounds.exchange.encode_stage", lambda result: result)
+    monkeypatch.setattr("platform.rounds.runner.encode_stage", lambda result: result)
     verdict = audit(storage, *CENTRAL)
     assert any("half of the ring" in reason for reason in verdict.reasons)
     assert not any("just short" in reason for reason in verdict.reasons)

@@ -20,8 +20,7 @@ from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.parties import totality
 from platform.parties.client import Client
-from platform.parties.expectations import expectations_of, require_broadcast
-from platform.parties.profile import as_sent
+from platform.parties.profile import as_sent, expectations_of, require_broadcast
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver

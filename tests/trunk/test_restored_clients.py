@@ -29,12 +29,11 @@ from platform.errors import (
     ProtocolError,
 )
 from platform.holder.checking import check_holder
-from platform.holder.own_limits import own_account
-from platform.holder.settings import HolderSettings, load_holder
+from platform.holder.settings import HolderSettings, load_holder, own_account
 from platform.holder.store import back_up_store, own_store, restore_store
-from platform.parties.own_ledger import catch_up
+from platform.parties.client_state import catch_up
+from platform.rounds.attempts import charges_of
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.spending import charges_of
 from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
 from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation

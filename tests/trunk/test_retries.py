@@ -11,11 +11,10 @@ import pytest
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.parties.identities import client_names
-from platform.rounds.attempts import draw_cohort
+from platform.rounds.attempts import Spending, draw_cohort
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
-from platform.rounds.spending import Spending
 from platform.wire.codec import peek
 from platform.wire.messages import Stage, decode_answer
 from platform.wire.transport import ClientId, Dropout, InProcessTransport

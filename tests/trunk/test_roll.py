@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platform.errors import ClientsSilent, RunStopped
-from platform.rounds.roll import call_roll
+from platform.rounds.asking import call_roll
 from platform.wire.codec import Frame, encode_frame, envelope_fields, peek
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId

@@ -14,10 +14,9 @@ from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError
 from platform.parties.identities import client_names
 from platform.protection.building import protect_run
-from platform.protection.secure_terms import SecureTerms, meets, secure_terms
-from platform.rounds.attempts import Attempts
+from platform.protection.sums import SecureTerms, meets, secure_terms
+from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.observing import SilentObserver
-from platform.rounds.spending import Spending
 from privacy import DistributedNoise
 from privacy.secure_aggregation import Adversary, RoundParameters, plan
 from tests.trunk._runs import opened
@@ -122,7 +121,7 @@ def test_shared_out_noise_counts_on_the_smallest_sum(clients: int, section: dict
     tree = configured(clients, **section).model_dump()
     tree["privacy"].update(mechanism="distributed_noise", clipping_norm=1.0, noise_multiplier=2.0)
     config = parse_config(tree)
-    found, terms = protect_run(config, Numbered()).protection, secure_terms(config)
+    found, terms = protect_run(config, Numbered())[0], secure_terms(config)
     assert found.terms == terms
     assert isinstance(found.mechanism, DistributedNoise)
     assert found.mechanism.minimum_survivors == terms.smallest_sum

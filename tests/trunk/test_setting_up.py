@@ -17,7 +17,7 @@ from platform.experiment.finishing import execute
 from platform.parties.profile import first_state, noise_of
 from platform.parties.totality import train
 from platform.protection.charging import rows_that_count
-from platform.rounds import spending
+from platform.rounds import attempts
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from storage import LedgerRow
@@ -50,7 +50,7 @@ def test_a_second_run_on_the_same_data_adds_to_the_first(storage, monkeypatch):
         reads.append(arguments)
         return rows_that_count(*arguments)
 
-    monkeypatch.setattr(spending, "rows_that_count", counted)
+    monkeypatch.setattr(attempts, "rows_that_count", counted)
     runs = [storage.run(*TWO_RUNS, limit) for _ in range(3)]
     assert [len(run.summary["rounds"]) for run in runs] == [2, 2, 1]
     assert any("privacy.lifetime_budget" in w for w in warnings_of(runs[2].summary))

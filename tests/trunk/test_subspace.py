@@ -19,7 +19,7 @@ from platform.data.shapes import Stream
 from platform.errors import ConfigError, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.parties import client, totality
-from platform.parties.expectations import expectations_of, require_broadcast
+from platform.parties.profile import expectations_of, require_broadcast
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver

@@ -25,7 +25,7 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
-from platform.parties.own_ledger import OwnSpending
+from platform.parties.client_state import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.charging import Limits, as_releases, as_row
 from platform.rounds.observing import SilentObserver

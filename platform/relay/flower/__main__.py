@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Final
 
 from platform.errors import ConfigError
+from platform.relay.links import end_by_signal, say
 
 USAGE: Final = """Relay messages through Flower.
 
@@ -86,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 def _key(options: argparse.Namespace) -> int:
     from platform.relay.flower.connection import create_key
 
-    _say(create_key(options.file))
+    say(create_key(options.file))
     return 0
 
 
@@ -99,7 +98,7 @@ def _request(options: argparse.Namespace) -> int:
 
 def _link(options: argparse.Namespace) -> int:
     from platform.relay.flower.connection import Place, read_enrolled, server_place
-    from platform.relay.flower.link import carry_through
+    from platform.relay.flower.superlink import carry_through
 
     if _is_secured(options, "root", "certificate", "private_key"):
         own = (options.root, options.certificate, options.private_key)
@@ -111,8 +110,8 @@ def _link(options: argparse.Namespace) -> int:
         secret=_read(options.secret),
         enrolled=read_enrolled(options.enrolment),
         hub=options.hub,
-        ended=_until_signal(),
-        tell=_say,
+        ended=end_by_signal(),
+        tell=say,
     )
     return 0
 
@@ -125,7 +124,7 @@ def _node(options: argparse.Namespace) -> int:
         place = node_place(options.superlink, options.root, options.certificate, options.key)
     else:
         place = Place(address=options.superlink, tls=None)
-    Node(place=place, key=options.key, socket=options.socket, tell=_say).until(_until_signal())
+    Node(place=place, key=options.key, socket=options.socket, tell=say).until(end_by_signal())
     return 0
 
 
@@ -152,11 +151,7 @@ def _superlink(options: argparse.Namespace) -> int:
 
 
 def _is_secured(options: argparse.Namespace, *names: str) -> bool:
-    """Return whether the connection uses TLS; only --insecure turns TLS off.
-
-    Raises:
-        ConfigError: If a file for TLS is missing, or is given beside --insecure.
-    """
+    """Return whether the connection uses TLS; only --insecure turns TLS off."""
     words = ", ".join(f"--{name.replace('_', '-')}" for name in names)
     given = [name for name in names if getattr(options, name) is not None]
     if given and options.insecure:
@@ -174,18 +169,6 @@ def _read(path: Path) -> bytes:
     if not found:
         raise ConfigError(f"{path}: is empty")
     return found
-
-
-def _until_signal() -> threading.Event:
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -41,11 +41,7 @@ SECRET_BYTES: Final = 32
 
 
 def create_key(path: Path) -> str:
-    """Make a node's key in a new file that only its owner can read; return the public key's line.
-
-    Raises:
-        ConfigError: If the file exists, or the function cannot write it.
-    """
+    """Make a node's key in a new file that only its owner can read; return its public line."""
     key = ec.generate_private_key(ec.SECP384R1())
     text = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     try:
@@ -59,11 +55,7 @@ def create_key(path: Path) -> str:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Read a node's private key.
-
-    Raises:
-        ConfigError: If the file holds no such key, or others may read it.
-    """
+    """Read a node's private key, which no one else may read, or `ConfigError`."""
     try:
         if path.stat().st_mode & 0o077:
             raise ConfigError(f"{path}: others may read it; valid: permissions 600")
@@ -76,29 +68,14 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 
 def request_certificate(path: Path, name: str) -> str:
-    """Return a certificate request for a node's own key; the owner of the root signs the request.
-
-    Args:
-        path: The private key's file; the private key is not in the request.
-        name: The client's name.
-
-    Raises:
-        ConfigError: If there is no such key.
-    """
+    """Return a request, without the key, that the root's owner signs for a node's certificate."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject)
     return request.sign(read_key(path), SHA256()).public_bytes(Encoding.PEM).decode("ascii")
 
 
 def read_enrolled(path: Path) -> Mapping[str, bytes]:
-    """Read each client's node key from the enrolment.
-
-    Returns:
-        Each client's key (PEM, the form that SuperLink compares), by the client's name.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, or Flower does not take a node's key.
-    """
+    """Return each client's node key (PEM, as SuperLink compares it) by name, from the enrolment."""
     found = {}
     for name, line in read_nodes(path).items():
         try:
@@ -130,14 +107,7 @@ class Place:
     def secured(cls, address: str, root: Path, certificate: Path, key: Any) -> Self:
         """Return a place at which both sides prove their identity (mutual TLS).
 
-        Args:
-            address: `HOST:PORT`.
-            root: The root of SuperLink's certificate.
-            certificate: This side's certificate.
-            key: The private key of `certificate`.
-
-        Raises:
-            ConfigError: If a file is missing or not valid, or the key is not the certificate's.
+        `key` is the private key of this side's certificate; files that do not fit are refused.
         """
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
@@ -166,20 +136,12 @@ class Place:
 
 
 def node_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return SuperLink's place for a client's node, whose certificate is for its node key.
-
-    Raises:
-        ConfigError: As for `Place.secured`, or if there is no such key.
-    """
+    """Return SuperLink's place for a client's node, whose certificate is for its node key."""
     return Place.secured(address, root, certificate, read_key(key))
 
 
 def server_place(address: str, root: Path, certificate: Path, key: Path) -> Place:
-    """Return SuperLink's place for its operator, who uses the server's own certificate.
-
-    Raises:
-        ConfigError: As for `Place.secured`, or if there is no such key.
-    """
+    """Return SuperLink's place for its operator, who uses the server's own certificate."""
     try:
         private = load_pem_private_key(key.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
@@ -190,10 +152,7 @@ def server_place(address: str, root: Path, certificate: Path, key: Path) -> Plac
 def asked(node: int, packet: bytes, seconds: float) -> tuple[Any, bytes]:
     """Return a message for a node, and the secret that the answer must repeat.
 
-    Args:
-        node: SuperLink's number for the node.
-        packet: The bytes that the client's process gets.
-        seconds: How long the hub waits; SuperLink forgets the message after that.
+    The hub waits for `seconds`; SuperLink forgets the message after that.
     """
     from flwr.app import ConfigRecord, Message, RecordDict
 
@@ -205,11 +164,7 @@ def asked(node: int, packet: bytes, seconds: float) -> tuple[Any, bytes]:
 
 
 def read(message: Any) -> tuple[bytes, bytes, float]:
-    """Return a message's packet, secret and seconds.
-
-    Raises:
-        ProtocolError: If the message holds anything else.
-    """
+    """Return a message's packet, secret and seconds; `ProtocolError` for any other message."""
     record = message.content[RECORD] if message.has_content() and RECORD in message.content else {}
     packet, secret, seconds = (record.get(key) for key in ("packet", "secret", "seconds"))
     if not isinstance(packet, bytes) or not isinstance(secret, bytes):

@@ -11,7 +11,6 @@ import ipaddress
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment
+from platform.relay.links import development_enrolment, free_ports
 
 DAYS: Final = 7
 NAME: Final = "sotto development"
@@ -35,11 +34,7 @@ _PEM: Final = serialization.Encoding.PEM
 
 @dataclass(frozen=True)
 class DevelopmentRoot:
-    """A certificate authority whose private key is in memory only.
-
-    Attributes:
-        key: The authority's private key.
-    """
+    """A certificate authority whose private key is in memory only."""
 
     key: ec.EllipticCurvePrivateKey
 
@@ -115,9 +110,7 @@ class Running:
     Attributes:
         folder: Holds keys, certificates and `*.log`.
         python: The interpreter of the environment in which Flower is installed.
-        commands: The arguments of each process.
         root: Signs the certificates.
-        processes: The processes that were started.
     """
 
     folder: Path
@@ -147,11 +140,7 @@ class Running:
         process.wait()
 
     def wait(self, name: str, line: str) -> None:
-        """Wait until a process has printed a line.
-
-        Raises:
-            ConfigError: If the process has ended, or does not print the line in time.
-        """
+        """Wait until a process has printed a line; `ConfigError` if it does not in time."""
         log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
         while line not in log.read_text("utf-8", errors="replace").splitlines():
             if self.processes[name].poll() is not None or time.monotonic() > end:
@@ -167,17 +156,9 @@ def flower_on_localhost(
 ) -> Iterator[Running]:
     """Relay between a hub and clients' sockets through Flower as long as the context lasts.
 
-    Args:
-        hub: The coordinator's socket; the coordinator may start later.
-        sockets: Each client's socket by the client's name.
-        folder: A new folder for keys and `*.log`; it stays after the end.
-        python: The interpreter of the environment in which Flower is installed.
-
-    Yields:
-        The processes, once all nodes are connected.
-
-    Raises:
-        ConfigError: If Flower is not installed, or has not started in five minutes.
+    The processes are yielded once all nodes are connected, within five minutes. The coordinator may
+    start later. The new folder, with keys and `*.log`, stays after the end. `python` is the
+    interpreter of the environment in which Flower is installed.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True)
@@ -185,7 +166,7 @@ def flower_on_localhost(
     root.write(folder / "ca.pem")
     root.write_server(folder / "server.pem", folder / "server.key")
     (folder / "secret").write_bytes(secrets.token_bytes(32))
-    address = f"localhost:{_free_port()}"
+    address = f"localhost:{free_ports(1)[0]}"
     running = Running(
         folder=folder,
         python=python,
@@ -205,11 +186,7 @@ def flower_on_localhost(
 
 
 def node_key(folder: Path, name: str, python: Path, root: DevelopmentRoot) -> str:
-    """Make a node's key and sign its certificate, as a person would; return the public key.
-
-    Raises:
-        ConfigError: If Flower's environment cannot make a key.
-    """
+    """Make a node's key and sign its certificate, as a person would; return the public key."""
     key = str(folder / f"{name}.key")
     public = _said(folder, python, "key", key)
     request = _said(folder, python, "request", key, name)
@@ -258,9 +235,3 @@ def _environment(folder: Path) -> dict[str, str]:
     # By default all processes of the account share Flower's home folder.
     own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / "flwr")}
     return {**os.environ, **own, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -43,11 +43,7 @@ class Node:
     tell: Callable[[str], None]
 
     def until(self, ended: threading.Event) -> None:
-        """Carry messages until `ended` is set; connect again whenever SuperLink restarts.
-
-        Raises:
-            ConfigError: If there is no such key.
-        """
+        """Carry messages until `ended` is set; connect again whenever SuperLink restarts."""
         key = read_key(self.key)
         while not ended.is_set():
             try:
@@ -110,9 +106,7 @@ class Node:
 def paced(wait: float, took: float) -> float:
     """Return the seconds until a node's next poll, so that SuperLink has time for other nodes.
 
-    Args:
-        wait: Seconds that a single node would wait.
-        took: Seconds that the last poll took.
+    A single node would wait for `wait` seconds; the last poll took `took`.
     """
     # SuperLink must hear from a node more often than once per `HEARTBEAT`.
     return min(max(wait, ROOM * took), HEARTBEAT / 4)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from pathlib import Path
-from threading import Event
 from typing import Final
 
 from platform.errors import ConfigError
+from platform.relay.links import end_by_signal, say
 from platform.relay.nvflare.keeping import Keeper
 from platform.relay.nvflare.site import node_of, settle
 
@@ -30,9 +29,10 @@ def main(arguments: list[str]) -> int:
             case ["site", kit, socket, enrolment]:
                 settle(Path(kit), Path(socket), Path(enrolment))
             case ["node", kit]:
-                _say(node_of(Path(kit) / "startup"))
+                say(node_of(Path(kit) / "startup"))
             case ["keep", kit, *clients] if clients:
-                _keep(Path(kit), clients)
+                keeper = Keeper(kit=Path(kit), clients=clients, tell=say)
+                keeper.until(end_by_signal())
             case _:
                 sys.stderr.write(USAGE)
                 return 2
@@ -40,18 +40,6 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
-
-
-def _keep(kit: Path, clients: list[str]) -> None:
-    ended = Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    Keeper(kit=kit, clients=clients, tell=_say).until(ended)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

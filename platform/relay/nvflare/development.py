@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,7 +18,7 @@ from typing import Any, Final
 import yaml
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment
+from platform.relay.links import development_enrolment, free_ports
 from platform.relay.nvflare.site import node_of, settle
 
 PROJECT: Final = "sotto"
@@ -36,17 +35,10 @@ def nvflare_poc(
 ) -> Iterator[Path]:
     """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
 
-    Args:
-        hub: The coordinator's socket; the coordinator may start later.
-        sockets: Each client's socket by the client's name, which is also its site's name.
-        folder: A new folder for keys, FLARE's own files and `*.log`; it stays after the end.
-        python: The interpreter of the environment in which FLARE is installed.
-
-    Yields:
-        The folder of the kits, once all sites are connected and the relay runs.
-
-    Raises:
-        ConfigError: If FLARE is not installed, or has not started in three minutes.
+    The kits' folder is yielded once all sites are connected and the relay runs, within three
+    minutes. A client's name is also its site's name. The coordinator may start later. The new
+    folder, with keys, FLARE's own files and `*.log`, stays after the end. `python` is the
+    interpreter of the environment in which FLARE is installed.
     """
     folder = folder.absolute()
     kits = provision(folder, tuple(sockets), python)
@@ -70,13 +62,9 @@ def nvflare_poc(
 
 
 def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path:
-    """Make certificates, keys and start-up kits for a project here; return the kits' folder.
-
-    Raises:
-        ConfigError: If FLARE is not installed, or refuses a name.
-    """
+    """Make certificates, keys and start-up kits for a project here; return the kits' folder."""
     folder.mkdir(mode=0o700, parents=True)
-    ports = _free_ports(2)
+    ports = free_ports(2)
     people: list[dict[str, Any]] = [
         {"name": SERVER, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
         *({"name": name, "type": "client"} for name in clients),
@@ -107,16 +95,6 @@ def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid after `make nvflare`")
     return kits
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            sock = stack.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            found.append(int(sock.getsockname()[1]))
-        return found
 
 
 def _start(command: Sequence[str], log: Path, python: Path) -> subprocess.Popen[bytes]:

@@ -34,11 +34,7 @@ FINISHED: Final = "FINISHED"
 
 
 def job_files(sites: Sequence[str]) -> dict[str, Any]:
-    """Return a job's files by their paths: configuration, and no code.
-
-    Args:
-        sites: The sites that run the job.
-    """
+    """Return a job's files by their paths: configuration, and no code."""
     server, client = (
         {"max_inbound_call_threads": n, "max_outbound_call_threads": n, "props": {}}
         for n in (THREADS * len(sites), THREADS)
@@ -77,7 +73,6 @@ class _Job:
 
     Attributes:
         name: FLARE's name for the job.
-        sites: The sites that run it.
         submitted: The time of submission, in seconds of this process's monotonic clock.
         unseen: In how many checks in a row it was missing at the server.
         ending: Whether the keeper has told it to end.
@@ -110,11 +105,7 @@ class Keeper:
     _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
-        """Keep the job running until `ended` is set, then end the job.
-
-        Raises:
-            ConfigError: If `kit` is not an admin's start-up kit.
-        """
+        """Keep the job running until `ended` is set, then end the job."""
         path = self.kit / "startup" / "fed_admin.json"
         try:
             name = str(json.loads(path.read_text("utf-8"))["admin"]["username"])
@@ -145,7 +136,13 @@ class Keeper:
         if self._job is not None:
             self._watch(session, self._job, sites, {job.job_id for job in system.job_info})
         elif sites and self._waited_for(sites):
-            self._end_strays(session)
+            # End jobs that an earlier keeper or a killed server left running.
+            for job in session.list_jobs(name_prefix=JOB):
+                ended = str(job["status"]).startswith(FINISHED)
+                if not ended and job["job_id"] not in self._strays:
+                    # Only once: the list may show a killed server's job as running for ever.
+                    self._strays.add(job["job_id"])
+                    session.abort_job(job["job_id"])
             self._submit(session, sites)
 
     def _watch(self, session: Any, job: _Job, sites: frozenset[str], there: set[str]) -> None:
@@ -182,14 +179,6 @@ class Keeper:
             name = session.submit_job(str(root))
         self._job = _Job(name=name, sites=sites, submitted=time.monotonic())
         self._say(f"submitted for {' '.join(sorted(sites))}")
-
-    def _end_strays(self, session: Any) -> None:
-        """End jobs that an earlier keeper or a killed server left running."""
-        for job in session.list_jobs(name_prefix=JOB):
-            if not str(job["status"]).startswith(FINISHED) and job["job_id"] not in self._strays:
-                # Only once: the list may show a killed server's job as running for ever.
-                self._strays.add(job["job_id"])
-                session.abort_job(job["job_id"])
 
     def _say(self, line: str) -> None:
         if line != self._said:

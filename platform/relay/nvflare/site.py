@@ -51,26 +51,12 @@ _HEAD: Final = 2
 
 
 def socket_of(local: Path) -> Path:
-    """Return the socket that a site's own file names.
-
-    Args:
-        local: The folder `local` of the site's kit.
-
-    Raises:
-        ConfigError: If the file is missing or holds anything else.
-    """
+    """Return the socket that a site's own file names, in the folder `local` of its kit."""
     return _paths(local / FILE, ("socket",))["socket"]
 
 
 def server_paths_of(local: Path) -> tuple[Path, Path]:
-    """Return the hub and the enrolment that the server's own file names.
-
-    Args:
-        local: The folder `local` of the server's kit.
-
-    Raises:
-        ConfigError: If the file is missing or holds anything else.
-    """
+    """Return the hub and the enrolment that the server's own file names, in `local` of its kit."""
     paths = _paths(local / FILE, ("enrolment", "socket"))
     return paths["socket"], paths["enrolment"]
 
@@ -89,13 +75,8 @@ def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
 def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     """Set the socket that a site's relay may use, and let jobs load only our two classes.
 
-    Args:
-        kit: The unpacked start-up kit of a server or a client.
-        socket: The socket of the coordinator's hub, or of the data holder's process.
-        enrolment: At the server, the file that binds sites to keys.
-
-    Raises:
-        ConfigError: If `kit` is not such a kit, a server has no enrolment, or a site has one.
+    The kit is unpacked. The socket is that of the coordinator's hub, or of the data holder's
+    process. At the server, and only there, the enrolment binds sites to keys.
     """
     server = (kit / "startup" / "fed_server.json").is_file()
     if not server and not (kit / "startup" / "fed_client.json").is_file():
@@ -150,14 +131,7 @@ def _write(path: Path, tree: dict[str, Any]) -> None:
 
 
 def node_of(startup: Path) -> str:
-    """Return a site's public key in the OpenSSH format.
-
-    Args:
-        startup: The folder `startup` of the site's kit.
-
-    Raises:
-        ConfigError: If the folder holds no certificate of an RSA key.
-    """
+    """Return a site's public key, as OpenSSH writes it, from its kit's folder `startup`."""
     path = startup / CERTIFICATE
     try:
         key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()
@@ -169,11 +143,7 @@ def node_of(startup: Path) -> str:
 
 
 def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
-    """Return the site's signature of request and outcome, followed by the outcome.
-
-    Raises:
-        ConfigError: If the kit has no private key.
-    """
+    """Return the site's signature of request and outcome, followed by the outcome."""
     path = startup / PRIVATE_KEY
     try:
         key = _private_key(path.read_bytes())
@@ -186,11 +156,7 @@ def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
 
 
 def verified(node: str, request: bytes, answer: object) -> bytes:
-    """Return the outcome in an answer, if this node signed it for this request.
-
-    Raises:
-        ProtocolError: If this node did not sign it.
-    """
+    """Return the outcome in an answer; `ProtocolError` if this node did not sign both."""
     try:
         key = _public_key(node)
         if isinstance(answer, bytes) and isinstance(key, rsa.RSAPublicKey):
