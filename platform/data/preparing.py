@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +111,7 @@ class ImageEncoder(ImageFitter, Protocol):
 
 
 def cached_rows(
-    encoder: ImageEncoder,
+    encoder: ImageFitter,
     images: Images,
     rows: Indices,
     cache: CacheFolder,
@@ -122,7 +122,7 @@ def cached_rows(
     """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
 
     Args:
-        encoder: The frozen image encoder.
+        encoder: The frozen image encoder; for pixels anything that brings images to one size.
         images: All images.
         rows: Row numbers of the images to encode, at least one.
         cache: The folder that keeps the rows.
@@ -131,20 +131,16 @@ def cached_rows(
 
     Returns:
         Row i is of image `rows[i]`; read-only.
-
-    Raises:
-        DataError: If an image cannot be read.
-        ConfigError: If the cache is too small for the rows, or cannot be written.
     """
-    make = partial(encode, encoder, kind=kind)
-    filling = _Filling(encoder, kind, make, request=(images, rows), cache=cache, now=time.time())
+    filling = _Filling(encoder, kind, (images, rows), cache=cache, now=time.time())
     return filling.run(progress or (lambda done, total: None))
 
 
-def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+def encode(fitter: ImageFitter, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
     """Make rows of images (n, S, S, 3); a row does not depend on the other images."""
     if kind == "pixels":
         return images
+    encoder = cast("ImageEncoder", fitter)
     made = encoder.encode_images if kind == "features" else encoder.encode_tokens
     missing = max(0, FEWEST - len(images))
     filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
@@ -167,9 +163,8 @@ class _Filling:
         self,
         fitter: ImageFitter,
         kind: Kind,
-        make: Callable[[NDArray[np.uint8]], NDArray[Any]],
-        *,
         request: tuple[Images, Indices],
+        *,
         cache: CacheFolder,
         now: float,
     ) -> None:
@@ -177,7 +172,7 @@ class _Filling:
         with _one_sentence(cache, "read"):
             remove_leftovers(folder, now - LEFTOVER_SECONDS)
             self._shelf = Shelf(folder)
-        self._fitter, self._kind, self._make = fitter, kind, make
+        self._fitter, self._kind = fitter, kind
         self._images, self._rows = request
         self._cache = cache
         self._digests: list[bytes] = []
@@ -192,9 +187,11 @@ class _Filling:
         tell(0, total)
         try:
             for start in range(0, total, BATCH):
-                self._take(self._rows[start : start + BATCH])
+                for row in self._rows[start : start + BATCH].tolist():
+                    self._take(row)
                 done = len(self._digests)
-                self._encode(all_of_it=done == total)
+                while self._fitted and (done == total or len(self._fitted) >= BATCH):
+                    self._encode(list(self._fitted)[:BATCH])
                 tell(done - len(self._fitted), total)
         except BaseException:
             # Encoded rows are saved also after an error or an interrupt. The user must see the
@@ -212,37 +209,36 @@ class _Filling:
                 evict(self._cache, set(self._shelf.used))
         return self._shelf.rows(self._digests)
 
-    def _take(self, rows: Indices) -> None:
-        for row in rows.tolist():
-            files, at = self._images, np.array([row])
+    def _take(self, row: int) -> None:
+        """Look one image up, and read it if it is new."""
+        files, at = self._images, np.array([row])
+        if isinstance(files, ImageFiles):
+            # A file is read once for both its digest and its pixels.
+            data = files.bytes_of(row)
+            digest = hashlib.sha256(data).digest()
+        else:
+            (digest,) = image_digests(files, at)
+        self._digests.append(digest)
+        if digest not in self._fitted and not self._shelf.has(digest):
             if isinstance(files, ImageFiles):
-                # A file is read once for both its digest and its pixels.
-                data = files.bytes_of(row)
-                digest = hashlib.sha256(data).digest()
+                picture = decode(data, files.paths[row])
             else:
-                (digest,) = image_digests(files, at)
-            self._digests.append(digest)
-            if digest not in self._fitted and not self._shelf.has(digest):
-                if isinstance(files, ImageFiles):
-                    picture = decode(data, files.paths[row])
-                else:
-                    picture = np.asarray(files[at])[0]
-                self._fitted[digest] = self._fitter.fit(picture[None])[0]
+                picture = np.asarray(files[at])[0]
+            self._fitted[digest] = self._fitter.fit(picture[None])[0]
 
-    def _encode(self, *, all_of_it: bool) -> None:
-        """Encode the waiting images, in full batches or all of them."""
-        while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
-            batch = list(self._fitted)[:BATCH]
-            rows = self._make(np.stack([self._fitted[digest] for digest in batch]))
-            if self._about is None:
-                self._require_room(rows[0].nbytes)
-                fitter, shape = self._fitter, rows.shape[1:]
-                self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
-            self._shelf.add(batch, rows)
-            if self._shelf.is_full:
-                self._save()
-            for digest in batch:
-                del self._fitted[digest]
+    def _encode(self, batch: Sequence[bytes]) -> None:
+        rows = encode(
+            self._fitter, np.stack([self._fitted[digest] for digest in batch]), self._kind
+        )
+        if self._about is None:
+            self._require_room(rows[0].nbytes)
+            fitter, shape = self._fitter, rows.shape[1:]
+            self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
+        self._shelf.add(batch, rows)
+        if self._shelf.is_full:
+            self._save()
+        for digest in batch:
+            del self._fitted[digest]
 
     def _save(self) -> None:
         if self._about is None:
@@ -291,10 +287,8 @@ CHUNK: Final = 256
 class Encoders:
     """Functions from all images and the wanted rows to arrays; each is called only if needed.
 
-    Attributes:
-        features: To features (n, d).
-        tokens: To tokens (n, T, w).
-        pixels: To images of the method's own size, or else the model's, uint8 (n, S, S, 3).
+    Features are (n, d), tokens (n, T, w), and pixels images of the method's own size, or else the
+    model's, uint8 (n, S, S, 3).
     """
 
     features: Encoding
@@ -308,16 +302,8 @@ def prepared_arrays(
     """Return the arrays that a method keeps of examples; row i belongs to example `rows[i]`.
 
     Inputs that the method keeps unchanged stay in the cache, and are read when they are asked for.
-
-    Args:
-        method: Names its needs, and prepares the arrays that it keeps.
-        examples: All images or texts, of the modality that the method takes.
-        rows: Row numbers of the wanted examples, at least one.
-        encoders: From images to arrays.
-
-    Raises:
-        ConfigError: If the method's `prepare` returns another number of rows than it was given, or
-            its result for one example depends on the others.
+    A `prepare` is refused if it returns another number of rows than it was given, or if its result
+    for one example depends on the others.
     """
     inputs: dict[str, Rows] = {}
     if isinstance(examples, Sequence):
@@ -431,11 +417,7 @@ Telling = Callable[[str, int, int], None]
 
 
 def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
-    """Return the frozen model of a run, None where the configuration has none.
-
-    Raises:
-        ConfigError: If the model is unknown, or its weights cannot be read.
-    """
+    """Return the frozen model of a run, None where the configuration has none."""
     if model is None:
         return None
     try:
@@ -471,13 +453,9 @@ def is_public(model: ModelConfig) -> bool:
 def cached_encoders(
     backbone: Backbone | None, cache: CacheFolder, tell: Telling, pixel_size: int | None = None
 ) -> Encoders:
-    """Return encoders that read the cache first, and fill it.
+    """Return encoders that read the cache first, and fill it; `tell` hears of progress.
 
-    Args:
-        backbone: The frozen model, None without.
-        cache: The folder that keeps the rows.
-        tell: Hears of progress.
-        pixel_size: Side of the images that `pixels` makes; None for the model's own.
+    `pixel_size` is the side of the images that `pixels` makes, None for the model's own.
     """
 
     def encode(images: Images, rows: Indices, *, kind: Kind) -> Rows:
@@ -487,11 +465,8 @@ def cached_encoders(
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, side = _fitter(backbone, pixel_size)
         if isinstance(images, ImageFiles):
-            request = (images, rows)
-            filling = _Filling(
-                fitter, "pixels", lambda same: same, request=request, cache=cache, now=time.time()
-            )
-            return filling.run(partial(tell, "image pixels"))
+            telling = partial(tell, "image pixels")
+            return cached_rows(fitter, images, rows, cache, kind="pixels", progress=telling)
         # In memory already: resizing small images costs less than reading large ones.
         return FittedRows(images, rows, fitter.fit, side)
 
@@ -504,19 +479,16 @@ def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> 
     The arguments are those of `cached_encoders`.
     """
 
-    def features(images: Images, rows: Indices) -> Rows:
+    def encoded(images: Images, rows: Indices, *, kind: Kind) -> Rows:
         model = _required(backbone)
-        return model.encode_images(model.fit(images[rows]))
-
-    def tokens(images: Images, rows: Indices) -> Rows:
-        model = _required(backbone)
-        return model.encode_tokens(model.fit(images[rows]))
+        made = model.encode_images if kind == "features" else model.encode_tokens
+        return made(model.fit(images[rows]))
 
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, _ = _fitter(backbone, pixel_size)
         return fitter.fit(images[rows])
 
-    return Encoders(features, tokens, pixels)
+    return Encoders(partial(encoded, kind="features"), partial(encoded, kind="tokens"), pixels)
 
 
 def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[ImageFitter, int]:

@@ -41,12 +41,8 @@ class NotPlainError(ValueError):
 def dtype_of(text: object, state: object) -> np.dtype[Any]:
     """Return a type of numbers, truth values, bytes, texts, or of objects that must be texts.
 
-    Args:
-        text: Kind and size, such as `u1` or `U10`.
-        state: The state in NumPy's pickles: a version and the byte order.
-
-    Raises:
-        NotPlainError: If it is another type, such as one with fields.
+    The text is kind and size, such as `u1` or `U10`; the state in NumPy's pickles is a version and
+    the byte order.
     """
     match state:
         case (3, "<" | ">" | "|" | "=" as order, None, None, None, int(), int(), int()):
@@ -61,14 +57,8 @@ def dtype_of(text: object, state: object) -> np.dtype[Any]:
 def array_of(dtype: np.dtype[Any], shape: object, content: object, *, order: str) -> NDArray[Any]:
     """Return the array, read-only.
 
-    Args:
-        dtype: From `dtype_of`.
-        shape: A tuple of sizes.
-        content: The bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list.
-        order: `C` or `F`.
-
-    Raises:
-        NotPlainError: If the parts do not fit each other.
+    The content is the bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list. The
+    order is `C` or `F`.
     """
     sizes = _sizes(shape)
     flat = _texts(content) if dtype.kind == "O" else _numbers(dtype, content)
@@ -169,13 +159,8 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 def read_plain(data: bytes, name: str) -> object:
     """Return the content of a pickle of plain data.
 
-    Args:
-        data: The file, of any protocol; texts of Python 2 are read as Latin-1.
-        name: Its name in errors.
-
-    Returns:
-        Dicts, lists, tuples, bytes, texts, numbers and read-only arrays. Two places may hold the
-        same object, as in the pickled data.
+    Texts of Python 2 are read as Latin-1. Two places of the result may hold the same object, as in
+    the pickled data.
 
     Raises:
         DataError: If the file is damaged, or holds or does anything else.

@@ -51,18 +51,9 @@ _FULL_INK: Final = 16
 
 
 def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
-    """Load the digits and split them.
+    """Load the digits, in the order of the original file, and split them.
 
-    Args:
-        seed: Seed of the split into three quarters for training and one for testing, class by
-            class; not negative.
-        image_size: Side of an image in pixels, at least 8.
-
-    Returns:
-        The data set; examples are in the order of the original file.
-
-    Raises:
-        ValueError: A number is out of range.
+    The seed draws a quarter of each class for testing.
     """
     if image_size < 8 or seed < 0:
         raise ValueError(
@@ -186,16 +177,7 @@ class Headline:
 
 
 def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[list[Headline], ...]:
-    """Make training and test examples.
-
-    Args:
-        seed: Seed of all texts, not negative.
-        train_per_class: Number of training examples of each topic.
-        test_per_class: Number of test examples of each topic.
-
-    Returns:
-        Training and test examples, both ordered by topic.
-    """
+    """Make training and test examples, both ordered by topic; the numbers are of each topic."""
     sides = ((_Part.TRAIN, train_per_class), (_Part.TEST, test_per_class))
     return tuple(
         [one for label in range(len(TOPICS)) for one in _written(seed, part, label, count)]
@@ -294,11 +276,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Render `shapes` or `homonyms`, split `digits`, or write `headlines`.
-
-    Raises:
-        ConfigError: If a domain or a sense is unknown, or only clients can read the data set.
-    """
+    """Render `shapes` or `homonyms`, split `digits`, or write `headlines`."""
     if name == HELD:
         raise ConfigError(
             f"task.dataset: {name} is read by each client in its own folder only; "

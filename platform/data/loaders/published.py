@@ -677,10 +677,5 @@ _LOADERS: Final = {
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images.
-
-    Raises:
-        ConfigError: If a file is missing or damaged, a list leaves the folder or lists an image
-            twice, a label or id is unknown, a class is empty, or a domain is unknown.
-    """
+    """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images."""
     return _LOADERS[name](name, request)
