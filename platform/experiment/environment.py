@@ -18,11 +18,7 @@ RECORDED = (OWN, "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp-acc
 
 
 def resolve_device(name: str) -> str:
-    """Return the torch device of `auto`, `cpu` or `cuda`.
-
-    Raises:
-        ConfigError: If `cuda` is asked for and not available.
-    """
+    """Return the torch device of `auto`, `cpu` or `cuda`."""
     import torch
 
     available = torch.cuda.is_available()
