@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
-from platform.config import RunConfig, dump_tree
+from platform.config import RunConfig, dump_yaml
 from platform.disk.log_files import bytes_digest, config_digest, document_digest, rows_digest
 from platform.rounds.audit_trail import PRUNED
 from platform.rounds.documents import COLLECTION, ROUNDS
@@ -34,7 +34,7 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
         yield f"the SHA-256 of its configuration is not in {created[0].name} what it is in its row"
     try:
         # The stored text: a later version may parse it into further keys.
-        is_config = config_digest(dump_tree(json.loads(records.run.config_json))) == recorded
+        is_config = config_digest(dump_yaml(json.loads(records.run.config_json))) == recorded
     except (TypeError, ValueError):
         is_config = False
     if not is_config:

@@ -36,11 +36,7 @@ OWNED = "client_folders"
 
 
 def require_consistent(config: RunSections) -> None:
-    """Refuse a configuration whose sections contradict each other.
-
-    Raises:
-        ValueError: With the first contradiction as one sentence.
-    """
+    """Refuse a configuration whose sections contradict each other with a ValueError."""
     for rule in (
         _storage,
         unknown_mechanism,
