@@ -37,12 +37,9 @@ AUDIT = "audit"
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """The plan of an audit.
+    """The plan of an audit: the run, of which it stores nothing, and the guesses on each channel.
 
-    Attributes:
-        run: The planned run; the audit does not store anything of it.
-        canaries: Number of guesses on each channel.
-        family_wise_error: Probability that the audit refutes a correct build.
+    The family-wise error is the probability that the audit refutes a correct build.
     """
 
     run: RunPlan
@@ -51,11 +48,7 @@ class AuditPlan:
 
 
 def require_claim(config: RunConfig) -> None:
-    """Require a mechanism that claims an epsilon.
-
-    Raises:
-        ConfigError: If the mechanism claims no epsilon.
-    """
+    """Require a mechanism that claims an epsilon."""
     if not config.mechanism.facts.claims:
         raise _nothing_claimed(config)
 
@@ -68,18 +61,7 @@ def _nothing_claimed(config: RunConfig) -> ConfigError:
 
 
 def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
-    """Audit every channel of a run.
-
-    Args:
-        plan: The plan of the audit.
-        tell: Gets the progress of each channel.
-
-    Returns:
-        One outcome for each channel; two if clients are in groups.
-
-    Raises:
-        ConfigError: If the configuration claims no epsilon.
-    """
+    """Audit every channel of a run; return one outcome a channel, two if clients are in groups."""
     config, protection = plan.run.terms.config, plan.run.terms.protection
     charges = {row.channel: row for row in _charges(plan)}
     collecting = _collecting(plan)

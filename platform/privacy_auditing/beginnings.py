@@ -52,7 +52,7 @@ MakeHost = Callable[[Path], Handler]
 
 @dataclass(frozen=True, kw_only=True)
 class OfferAudit(Game):
-    """The outcome of the game with offers.
+    """The outcome of the game with offers, accepted or answered differently.
 
     Attributes:
         offers: Number of offers to each holder.
@@ -73,8 +73,7 @@ class OfferAudit(Game):
 def hostile_offers(offer: Offer) -> dict[str, Offer]:
     """Return offers that ask for a folder's content, by the changed key.
 
-    Args:
-        offer: An acceptable offer; each other offer differs in one key, and in the run's name.
+    Each differs from the acceptable offer in one key, and in the run's name.
     """
     offers = {}
     for number, (path, value) in enumerate(_changes(json.loads(offer.config))):
@@ -106,10 +105,7 @@ def audit_offers(
 ) -> OfferAudit:
     """Make every offer to a holder of each folder and compare the answers.
 
-    Args:
-        make_host: Makes a holder's handler; its settings are the same for all folders.
-        folders: At least two folders of images, by their content; a folder may be missing.
-        offers: Offers as `hostile_offers` returns them.
+    There are at least two folders of images, by their content; a folder may be missing.
     """
     said: dict[str, list[bytes | str]] = {}
     for name, folder in folders.items():
@@ -149,12 +145,7 @@ Content = Mapping[int, range]
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAudit(Game):
-    """The outcome of the game with folders.
-
-    Attributes:
-        mechanism: The mechanism that protects the clients.
-        folders: Number of times that the game replaced one client's folder.
-    """
+    """The outcome of the game with folders, and how often it replaced one client's folder."""
 
     channel = FOLDERS
     words = "other content took the place of one client's folder {folders} times"
@@ -167,11 +158,7 @@ _Played = tuple[Mapping[str, Records], tuple[Seen, ...]]
 
 
 def audit_folders(game: FailureGame) -> FolderAudit:
-    """Write, read and train on every folder; a method of texts has no folder.
-
-    Args:
-        game: The run; the game does not use its client's data.
-    """
+    """Write, read and train on every folder; a method of texts has no folder."""
     config, reasons, count = game.run.terms.config, [], 0
     contents = {} if "text" in game.profile.method.needs else _contents(game)
     with tempfile.TemporaryDirectory(prefix="sotto-audit-") as place:

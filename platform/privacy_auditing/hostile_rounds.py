@@ -83,13 +83,7 @@ CLASSES = 3
 
 @dataclass(frozen=True)
 class FailureGame:
-    """A game of whole rounds.
-
-    Attributes:
-        run: The planned run.
-        profile: The client; its data is one of the data sets.
-        error: Probability that a correct build fails here.
-    """
+    """A game of whole rounds; the client's data is one of the data sets."""
 
     run: RunPlan
     profile: ClientProfile
@@ -328,13 +322,7 @@ _Round = tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]
 
 @dataclass(frozen=True, kw_only=True)
 class PeerAudit(Game):
-    """The outcome of the game with hostile peers.
-
-    Attributes:
-        mechanism: The mechanism that protects the clients.
-        rounds: Number of rounds with a hostile peer.
-        lost: Number of rounds without a result.
-    """
+    """The outcome of the game with hostile peers, in rounds of which some have no result."""
 
     channel = PEERS
     words = "{rounds} rounds with a hostile peer, {lost} without a result"

@@ -107,12 +107,7 @@ class _Canary:
 
 
 def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
-    """Play the game on a client's training and compare its noise between rounds.
-
-    Args:
-        game: The game.
-        tell: Gets the progress after each training.
-    """
+    """Play the game on a client's training and compare its noise between rounds."""
     config, setting, rounds = game.run.terms.config, _setting(game), count(1)
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     canary = _choose(game, setting, rounds)

@@ -97,16 +97,10 @@ def side_of(vector: Vector) -> float:
 
 
 def with_count(moved: Vector, canary: Vector, counts: float, weight: float) -> Vector:
-    """Return a difference of blocks, with the counts' difference added along the canary.
+    """Return a difference of blocks, (d,), with the counts' difference added along the canary.
 
-    The weights 1 and `weight` are normalised, so the noise along the canary stays that of one
-    coordinate.
-
-    Args:
-        moved: The difference, shape (d,).
-        canary: The direction along which it moved, shape (d,).
-        counts: The difference of the counts.
-        weight: Movement of the counts over movement of the difference.
+    The weights 1 and `weight` (movement of the counts over that of the difference) are normalised,
+    so the noise along the canary stays that of one coordinate.
     """
     unit = canary / (float(np.linalg.norm(canary)) or 1.0)
     along = float(unit @ moved)
@@ -212,12 +206,7 @@ class UploadGame:
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
-    """Play the game on one channel and test its noise.
-
-    Args:
-        game: The game.
-        tell: Gets the progress after each canary.
-    """
+    """Play the game on one channel and test its noise."""
     config = game.run.terms.config
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     # The statistics share the channel's error evenly with the direct tests.
