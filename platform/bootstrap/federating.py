@@ -305,7 +305,19 @@ def remove_client(
         if config.secure_aggregation.adversary == "active" and path is not None:
             known = read_enrolment(Path(path))
             require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
-        said = None if statement is None else _read(statement)
+        said: Left | None = None
+        try:
+            said = None if statement is None else decode_left(statement.read_bytes())
+        except OSError as error:
+            raise ConfigError(
+                f"--statement: {str(statement)!r} cannot be read ({error.strerror}); "
+                "valid: a file that `leave --statement` wrote"
+            ) from error
+        except ProtocolError as error:
+            raise ConfigError(
+                f"--statement: {str(statement)!r} is not a statement; valid is a file that a "
+                "client's command `leave` has written"
+            ) from error
         with transaction(database) as uow:
             if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
                 raise ConfigError(f"CLIENT: {client!r} has left run {run_id} already")
@@ -320,18 +332,3 @@ def remove_client(
                     ) from error
             record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
             return left_clients(uow, run_id, clients)[-1]
-
-
-def _read(file: Path) -> Left:
-    try:
-        return decode_left(file.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"--statement: {str(file)!r} cannot be read ({error.strerror}); "
-            "valid: a file that `leave --statement` wrote"
-        ) from error
-    except ProtocolError as error:
-        raise ConfigError(
-            f"--statement: {str(file)!r} is not a statement; valid is a file that a client's "
-            "command `leave` has written"
-        ) from error

@@ -49,6 +49,7 @@ from platform.disk.opening import (
     transaction,
 )
 from platform.errors import ConfigError, UnknownRun
+from platform.experiment import resuming
 from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
 from platform.experiment.environment import (
     environment,
@@ -64,17 +65,6 @@ from platform.experiment.method_building import (
     task_of,
     validate_options,
     void_options,
-)
-from platform.experiment.resuming import (
-    FirstRun,
-    require_first_releases,
-    require_fitting_pool,
-    require_known_clients,
-    require_same_classes,
-    require_same_enrolment,
-    require_same_releases,
-    require_second_phase,
-    require_start,
 )
 from platform.experiment.simulation import (
     Simulation,
@@ -151,7 +141,7 @@ def plan_run(
     config: RunConfig,
     observer: Observer,
     surroundings: Surroundings,
-    first: FirstRun | None = None,
+    first: resuming.FirstRun | None = None,
 ) -> RunPlan:
     """Build and check everything that a run needs; only encoded images are written, to the cache.
 
@@ -176,7 +166,7 @@ def plan_run(
     observer.warned((*options, *void_pool(config, method)))
     # Encoding images can take hours, so refusals come before it.
     if first is not None:
-        require_fitting_pool(first.database, config, method)
+        resuming.require_fitting_pool(first.database, config, method)
     terms = plan_terms(config, method, releasing=None if first is None else first.config)
     encoders, plain = encoders_of(method), plain_encoders(backbone, method.pixel_size)
     try:
@@ -305,14 +295,14 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         return plan_run(config, observer, surroundings)
     database = open_existing(url, read_only=False)
     try:
-        first = FirstRun(stored_config(database, source, surroundings), database)
+        first = resuming.FirstRun(stored_config(database, source, surroundings), database)
         folder, registry = run_folder(url, source), surroundings.registry
-        require_second_phase(config, first, folder, registry)
+        resuming.require_second_phase(config, first, folder, registry)
         agreed = require_agreement(database, source, surroundings.sources.mechanisms)
-        require_start(agreed, config.method.name, registry)
+        resuming.require_start(agreed, config.method.name, registry)
         plan = plan_run(config, observer, surroundings, first)
-        require_same_classes(folder, source, plan.learning.classes)
-        require_first_releases(database, source, plan.terms.protection)
+        resuming.require_same_classes(folder, source, plan.learning.classes)
+        resuming.require_first_releases(database, source, plan.terms.protection)
     finally:
         database.close()
     return plan
@@ -342,22 +332,24 @@ def reopen_run(
             database.verify_integrity()
         config = stored_config(database, run_id, surroundings)
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
-        started = require_start(agreed, config.method.name, surroundings.registry)
+        started = resuming.require_start(agreed, config.method.name, surroundings.registry)
         # The clients' stores lie beside the database, which may have moved since the run started.
         config = config.model_copy(update={"storage": StorageConfig(url=url)})
         plan = _plan(config, observer, surroundings)
         if not database.is_read_only:
             require_free(run_folder(url, run_id))
             known = enrolment_of(config, plan.terms.protection.terms)
-            require_same_enrolment(run_id, started.get("enrolment"), fingerprint_of(known))
+            resuming.require_same_enrolment(run_id, started.get("enrolment"), fingerprint_of(known))
         observer.run_created(run_id)
         committed = started.get("canaries")
         canaries = read_canaries(plan.terms, run_folder(url, run_id), run_id, committed)
         simulation = _simulate(
             plan, run_id, database, canaries, observer=observer, surroundings=surroundings
         )
-        require_known_clients(simulation.run, f"in {simulation.folder / 'clients'} ")
-        require_same_releases(database, simulation.run.source, simulation.run.terms.protection)
+        resuming.require_known_clients(simulation.run, f"in {simulation.folder / 'clients'} ")
+        resuming.require_same_releases(
+            database, simulation.run.source, simulation.run.terms.protection
+        )
         return simulation
 
 

@@ -43,7 +43,7 @@ from platform.config.files import (
 )
 from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.run import RunConfig
-from platform.config.schema import MECHANISMS
+from platform.config.sections import MECHANISMS
 from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)

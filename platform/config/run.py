@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from pydantic import PrivateAttr, model_validator
 
 from platform.config.rules import require_consistent
-from platform.config.schema import RunSections
+from platform.config.sections import RunSections
 
 
 class RunConfig(RunSections):

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from platform.data.catalogue import DataRequest, load_dataset
-from platform.data.dataset import Dataset, Indices, Split, joined
+from platform.data.dataset import Dataset, Indices, joined
 from platform.data.partition import ClientIndices
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import DOMAINS, Part, Rendering, Stream
@@ -82,19 +82,15 @@ def homonyms_dataset(
     """
     rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
     counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}
-    train, test = (
-        _split(rendering, part, count, of_rows)
-        for (part, count), of_rows in zip(counts.items(), senses, strict=True)
-    )
+    splits = []
+    for (part, count), of_rows in zip(counts.items(), senses, strict=True):
+        labels = np.repeat(np.arange(len(CLASSES)), count)
+        if of_rows.size and not 0 <= of_rows.min() <= of_rows.max() < len(SENSES):
+            raise ValueError(f"senses go from {of_rows.min()} to {of_rows.max()}; valid is 0 to 3.")
+        by_row = np.broadcast_to(of_rows, (len(domains), len(labels)))
+        splits.append(rendering.split(part, labels, outlines_of(labels, by_row)))
+    train, test = splits
     return Dataset(name="homonyms", classes=CLASSES, domains=tuple(domains), train=train, test=test)
-
-
-def _split(rendering: Rendering, part: Part, count: int, senses: Indices) -> Split:
-    labels = np.repeat(np.arange(len(CLASSES)), count)
-    if senses.size and not 0 <= senses.min() <= senses.max() < len(SENSES):
-        raise ValueError(f"senses go from {senses.min()} to {senses.max()}; valid is 0 to 3.")
-    by_row = np.broadcast_to(senses, (len(rendering.domains), len(labels)))
-    return rendering.split(part, labels, outlines_of(labels, by_row))
 
 
 def senses_of_clients(number: int) -> tuple[str, ...]:

@@ -191,8 +191,17 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         lines = _lines(path)
         _, header = next(lines, (1, []))
         columns = _columns(header, repr(str(path)), bool(part))
-        where = f"of {str(path)!r}"
-        rows += [_row(values, columns, f"line {at} {where}", part) for at, values in lines]
+        for at, values in lines:
+            where = f"line {at} of {str(path)!r}"
+            if len(values) <= max(columns.values()):
+                raise DataError(
+                    f"task.root: {where} has {len(values)} values; valid are as many as columns"
+                )
+            listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
+            require_listed_path(listed, where)
+            require_class_name(where, label)
+            said = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
+            rows.append(Row(listed, label, **{"split": part, **said}))
         for column in header:
             shown = repr(column.strip()[:40])
             known = column.strip().casefold() in columns
@@ -200,7 +209,7 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
                 ignored.add(shown)
     place = conjoined(repr(str(root / name)) for name in names)
     labels = _in_order({row.name for row in rows}, place)
-    said = f"not read: {'column' if len(ignored) == 1 else 'columns'} {', '.join(sorted(ignored))}"
+    noun = "column" if len(ignored) == 1 else "columns"
     return reading_of_rows(
         _base(root, [row.path for row in rows], place),
         rows,
@@ -208,7 +217,7 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         layout="table",
         place=place,
         parts=told,
-        remarks=(said,) if ignored else (),
+        remarks=(f"not read: {noun} {', '.join(sorted(ignored))}",) if ignored else (),
     )
 
 
@@ -270,18 +279,6 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
             "one of the two"
         )
     return columns
-
-
-def _row(values: Sequence[str], columns: Mapping[str, int], where: str, part: str) -> Row:
-    if len(values) <= max(columns.values()):
-        raise DataError(
-            f"task.root: {where} has {len(values)} values; valid are as many as columns"
-        )
-    path, label = values[columns["path"]].strip(), values[columns["label"]].strip()
-    require_listed_path(path, where)
-    require_class_name(where, label)
-    told = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
-    return Row(path, label, **{"split": part, **told})
 
 
 def _in_order(names: set[str], place: str) -> list[str]:
@@ -420,49 +417,33 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
                 f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
                 "images that are saved in it, and no paths to files elsewhere"
             )
+        if label not in table.column_names:
+            raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
+        told = {
+            column: [str(value or "") for value in table.column(column).to_pylist()]
+            for column in COLUMNS
+            if column in table.column_names and not (column == "split" and split)
+        }
         above = f"{split}/{name}" if split else str(name)
-        rows += _rows(table, label, classes, place=place, above=above, split=split)
+        for position, value in enumerate(table.column(label).to_pylist()):
+            where = f"row {position} of {place}"
+            if classes is not None:
+                if not isinstance(value, int) or not 0 <= value < len(classes):
+                    raise DataError(
+                        f"task.root: {where} has the label {value!r}; valid: 0 to "
+                        f"{len(classes) - 1}"
+                    )
+            elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
+                raise DataError(
+                    f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a "
+                    "number from 0"
+                )
+            else:
+                require_class_name(where, str(value))
+            called = str(value) if classes is None else classes[value]
+            own = {column: values[position] for column, values in told.items()}
+            rows.append(Row(f"{above}/{position}", called, **{"split": split, **own}))
     return rows, classes
-
-
-def _rows(
-    table: Any,
-    label: str,
-    classes: tuple[str, ...] | None,
-    *,
-    place: str,
-    above: str,
-    split: str,
-) -> list[Row]:
-    if label not in table.column_names:
-        raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
-    told = {
-        name: [str(value or "") for value in table.column(name).to_pylist()]
-        for name in COLUMNS
-        if name in table.column_names and not (name == "split" and split)
-    }
-    rows = []
-    for position, value in enumerate(table.column(label).to_pylist()):
-        name = _name(value, classes, f"row {position} of {place}")
-        own = {column: values[position] for column, values in told.items()}
-        rows.append(Row(f"{above}/{position}", name, **{"split": split, **own}))
-    return rows
-
-
-def _name(value: object, classes: tuple[str, ...] | None, where: str) -> str:
-    if classes is not None:
-        if not isinstance(value, int) or not 0 <= value < len(classes):
-            raise DataError(
-                f"task.root: {where} has the label {value!r}; valid: 0 to {len(classes) - 1}"
-            )
-        return classes[value]
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
-        raise DataError(
-            f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a number "
-            "from 0"
-        )
-    require_class_name(where, str(value))
-    return str(value)
 
 
 def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str, ...] | None]:

@@ -132,8 +132,86 @@ def cached_rows(
     Returns:
         Row i is of image `rows[i]`; read-only.
     """
-    filling = _Filling(encoder, kind, (images, rows), cache=cache, now=time.time())
-    return filling.run(progress or (lambda done, total: None))
+    tell = progress or (lambda done, total: None)
+    folder = cache.model_folder(kind, computation(encoder))
+    with _one_sentence(cache, "read"):
+        remove_leftovers(folder, time.time() - LEFTOVER_SECONDS)
+        shelf = Shelf(folder)
+    about: About | None = None
+    digests: list[bytes] = []
+    # Images that are read, at the model's size, and not encoded yet.
+    fitted: dict[bytes, NDArray[np.uint8]] = {}
+    total = len(rows)
+
+    def save() -> None:
+        if about is not None:
+            with _one_sentence(cache, "written to"):
+                shelf.save()
+                write_about(folder, about)
+
+    # The first batch of a large model takes a while.
+    tell(0, total)
+    try:
+        for done, row in enumerate(rows.tolist(), start=1):
+            if isinstance(images, ImageFiles):
+                # A file is read once for both its digest and its pixels.
+                data = images.bytes_of(row)
+                digest = hashlib.sha256(data).digest()
+            else:
+                (digest,) = image_digests(images, np.array([row]))
+            digests.append(digest)
+            if digest not in fitted and not shelf.has(digest):
+                if isinstance(images, ImageFiles):
+                    picture = decode(data, images.paths[row])
+                else:
+                    picture = np.asarray(images[np.array([row])])[0]
+                fitted[digest] = encoder.fit(picture[None])[0]
+            if done % BATCH and done < total:
+                continue
+            while fitted and (done == total or len(fitted) >= BATCH):
+                batch = list(fitted)[:BATCH]
+                made = encode(encoder, np.stack([fitted[digest] for digest in batch]), kind)
+                if about is None:
+                    # Refused as soon as a row's size is known, and not hours later.
+                    _require_room(cache, kind, made[0].nbytes, (images, rows, digests))
+                    about = About(encoder.name, encoder.fingerprint, kind, made.shape[1:])
+                shelf.add(batch, made)
+                if shelf.is_full:
+                    save()
+                for digest in batch:
+                    del fitted[digest]
+            tell(done - len(fitted), total)
+    except BaseException:
+        # Encoded rows are saved also after an error or an interrupt. The user must see the first
+        # error, and not an error of saving.
+        with suppress(ConfigError):
+            save()
+        raise
+    save()
+    for segment in shelf.used:
+        # Another process may have removed it, or the folder may be read-only.
+        with suppress(OSError):
+            os.utime(segment.digests_path)
+    if about is not None:
+        with _one_sentence(cache, "read"):
+            evict(cache, set(shelf.used))
+    return shelf.rows(digests)
+
+
+def _require_room(
+    cache: CacheFolder, kind: Kind, row_bytes: int, request: tuple[Images, Indices, list[bytes]]
+) -> None:
+    """Refuse rows of this size that do not fit; some of the images have digests already."""
+    images, rows, digests = request
+    if len(rows) * row_bytes <= cache.limit:
+        return
+    # Images may repeat; reading the others costs little beside encoding them.
+    needed = len({*digests, *image_digests(images, rows[len(digests) :])}) * row_bytes
+    if needed > cache.limit:
+        raise ConfigError(
+            f"storage.cache_gib: {cache.limit / GIB:g} is too little for the {kind} of "
+            f"{len(rows)} images; valid is at least {math.ceil(needed / GIB * 1e3) / 1e3}"
+        )
 
 
 def encode(fitter: ImageFitter, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
@@ -154,113 +232,6 @@ def computation(fitter: ImageFitter) -> tuple[str, ...]:
     device = fitter.device.partition(":")[0]
     ours = f"decoding {DECODING_VERSION}"
     return (fitter.name, fitter.fingerprint, fitter.transform_digest, device, ours, *libraries)
-
-
-class _Filling:
-    """One request: its images are looked up, and new ones encoded."""
-
-    def __init__(
-        self,
-        fitter: ImageFitter,
-        kind: Kind,
-        request: tuple[Images, Indices],
-        *,
-        cache: CacheFolder,
-        now: float,
-    ) -> None:
-        folder = cache.model_folder(kind, computation(fitter))
-        with _one_sentence(cache, "read"):
-            remove_leftovers(folder, now - LEFTOVER_SECONDS)
-            self._shelf = Shelf(folder)
-        self._fitter, self._kind = fitter, kind
-        self._images, self._rows = request
-        self._cache = cache
-        self._digests: list[bytes] = []
-        self._about: About | None = None
-        # Images that are read, at the model's size, and not encoded yet.
-        self._fitted: dict[bytes, NDArray[np.uint8]] = {}
-
-    def run(self, tell: Progress) -> Rows:
-        """Look all images up, encode and save the new ones, and return all rows."""
-        total = len(self._rows)
-        # The first batch of a large model takes a while.
-        tell(0, total)
-        try:
-            for start in range(0, total, BATCH):
-                for row in self._rows[start : start + BATCH].tolist():
-                    self._take(row)
-                done = len(self._digests)
-                while self._fitted and (done == total or len(self._fitted) >= BATCH):
-                    self._encode(list(self._fitted)[:BATCH])
-                tell(done - len(self._fitted), total)
-        except BaseException:
-            # Encoded rows are saved also after an error or an interrupt. The user must see the
-            # first error, and not an error of saving.
-            with suppress(ConfigError):
-                self._save()
-            raise
-        self._save()
-        for segment in self._shelf.used:
-            # Another process may have removed it, or the folder may be read-only.
-            with suppress(OSError):
-                os.utime(segment.digests_path)
-        if self._about is not None:
-            with _one_sentence(self._cache, "read"):
-                evict(self._cache, set(self._shelf.used))
-        return self._shelf.rows(self._digests)
-
-    def _take(self, row: int) -> None:
-        """Look one image up, and read it if it is new."""
-        files, at = self._images, np.array([row])
-        if isinstance(files, ImageFiles):
-            # A file is read once for both its digest and its pixels.
-            data = files.bytes_of(row)
-            digest = hashlib.sha256(data).digest()
-        else:
-            (digest,) = image_digests(files, at)
-        self._digests.append(digest)
-        if digest not in self._fitted and not self._shelf.has(digest):
-            if isinstance(files, ImageFiles):
-                picture = decode(data, files.paths[row])
-            else:
-                picture = np.asarray(files[at])[0]
-            self._fitted[digest] = self._fitter.fit(picture[None])[0]
-
-    def _encode(self, batch: Sequence[bytes]) -> None:
-        rows = encode(
-            self._fitter, np.stack([self._fitted[digest] for digest in batch]), self._kind
-        )
-        if self._about is None:
-            self._require_room(rows[0].nbytes)
-            fitter, shape = self._fitter, rows.shape[1:]
-            self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
-        self._shelf.add(batch, rows)
-        if self._shelf.is_full:
-            self._save()
-        for digest in batch:
-            del self._fitted[digest]
-
-    def _save(self) -> None:
-        if self._about is None:
-            return
-        with _one_sentence(self._cache, "written to"):
-            self._shelf.save()
-            write_about(self._shelf.folder, self._about)
-
-    def _require_room(self, row_bytes: int) -> None:
-        """Refuse too many rows as soon as a row's size is known, and not hours later."""
-        total = len(self._rows)
-        if total * row_bytes <= self._cache.limit:
-            return
-        # Images may repeat; reading the others costs little beside encoding them.
-        others = image_digests(self._images, self._rows[len(self._digests) :])
-        needed = len({*self._digests, *others}) * row_bytes
-        if needed > self._cache.limit:
-            raise ConfigError(
-                f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the "
-                f"{self._kind} of {total} images; valid is at least "
-                f"{math.ceil(needed / GIB * 1e3) / 1e3}"
-            )
 
 
 @contextmanager

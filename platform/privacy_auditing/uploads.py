@@ -277,9 +277,19 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
     # A zero release fits, so its appended coordinates have their largest values.
     offset = np.append(nothing, game.bounds)
-    drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
-    samples = np.stack([own - offset for own, _ in drawn])
-    rows = [*samples, *(other for _, others in drawn for other in others)]
+    protection, seen, others = game.protection, list[Vector](), list[Vector]()
+    is_separate = game.channel == "pool" and protection.has_own_entry_noise
+    for number in (next(rounds) for _ in range(NOISE_VECTORS)):
+        if not is_separate or protection.mechanism.facts.is_bare_to_server:
+            seen.append(_seen(game, nothing, number))
+            continue
+        # The client's part of the sum too, as their noise must differ.
+        prepared = _prepare(game, game.profile, nothing, number)
+        seen.append(_opened(game, prepared))
+        other = prepared.vector[: nothing.size]
+        others += [other] if other.size == nothing.size else []
+    samples = np.stack([own - offset for own in seen])
+    rows = [*samples, *others]
     return problems_of(
         (
             partial(verify_noise_variance, samples.ravel(), deviation, alpha),
@@ -287,19 +297,6 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
             partial(verify_independence, np.stack(rows), alpha),
         )
     )
-
-
-def _noise_of_round(
-    game: UploadGame, nothing: Vector, round_number: int
-) -> tuple[Vector, list[Vector]]:
-    """Return a channel's noise, and the client's part of the sum if their noise must differ."""
-    protection = game.protection
-    is_separate = game.channel == "pool" and protection.has_own_entry_noise
-    if not is_separate or protection.mechanism.facts.is_bare_to_server:
-        return _seen(game, nothing, round_number), []
-    prepared = _prepare(game, game.profile, nothing, round_number)
-    own, other = _opened(game, prepared), prepared.vector[: nothing.size]
-    return own, [other] if other.size == nothing.size else []
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:

@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -283,7 +283,13 @@ def run_cells(
     missing = [index for index in range(len(cells)) if index not in outcomes]
     with _workers(cells, url, folder) as pool:
         while missing or pool.busy:
-            while len(pool.busy) < jobs and (start := _next(cells, missing, pool.busy)) is not None:
+            while len(pool.busy) < jobs:
+                one_runs = any(_spends_for_life(cells[index]) for index in pool.busy)
+                free = (i for i in missing if not (one_runs and _spends_for_life(cells[i])))
+                start = next(free, None)
+                if start is None:
+                    # All must wait.
+                    break
                 missing.remove(start)
                 pool.give(start, cells[start])
                 observer.cell_started(cells[start])
@@ -299,13 +305,6 @@ def run_cells(
                 )
                 observer.cell_finished(outcomes[index])
     return tuple(outcomes[index] for index in range(len(cells)))
-
-
-def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """Return the first cell that may start now; None if all must wait."""
-    one_runs = any(_spends_for_life(cells[index]) for index in busy)
-    free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
-    return next(free, None)
 
 
 def _spends_for_life(cell: Cell) -> bool:
@@ -352,7 +351,15 @@ class _Pool:
             try:
                 answer = json.loads(worker.connection.recv_bytes())
             except (EOFError, ConnectionResetError):
-                yield index, _death(worker)
+                worker.process.join(_PATIENCE)
+                code = worker.process.exitcode
+                worker.end()
+                killed = "killed, for example for want of memory"
+                why = killed if code == -signal.SIGKILL else "ended"
+                told = (
+                    f"its process was {why} (exit code {code}); the same sweep goes on with the run"
+                )
+                yield index, {"run_id": None, "error": told, "seconds": 0.0}
                 continue
             if worker.served + 1 < CELLS_A_WORKER:
                 self.idle.append(replace(worker, served=worker.served + 1))
@@ -368,15 +375,6 @@ class _Pool:
             worker.end()
         self.busy.clear()
         self.idle.clear()
-
-
-def _death(worker: _Worker) -> Mapping[str, Any]:
-    worker.process.join(_PATIENCE)
-    code = worker.process.exitcode
-    worker.end()
-    why = "killed, for example for want of memory" if code == -signal.SIGKILL else "ended"
-    error = f"its process was {why} (exit code {code}); the same sweep goes on with the run"
-    return {"run_id": None, "error": error, "seconds": 0.0}
 
 
 @contextmanager
@@ -401,25 +399,17 @@ def _start(folder: Path | None) -> _Worker:
     )
     # The child inherits blocked signals. Ctrl-C during its imports would otherwise print a trace.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with _one_thread():
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    theirs.close()
-    return _Worker(process, ours)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit numpy's threads in child processes: they read these variables at import."""
+    # A child reads at import how many threads numpy shall have.
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:
-        yield
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+        process.start()
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    theirs.close()
+    return _Worker(process, ours)

@@ -501,20 +501,20 @@ def _privacy_words(records: Sequence[Record]) -> str:
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
+    found: dict[str, None] = {}
+    for privacy in of:
+        unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
+        words = (
+            f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
+            f"{known['sampling']}, accountant {known['accountant']}, "
+            f"{known['noise_distribution']} noise, source {known['noise_source']}"
+        )
+        found.setdefault(words)
     others = ", others without" if len(of) < len(records) else ""
-    parts = [f"{' and '.join(dict.fromkeys(map(_mechanism, of)))}{others}"]
+    parts = [f"{' and '.join(found)}{others}"]
     if any(privacy.get("noise_source") == "seeded" for privacy in of):
         parts.append("noise from a seed: protects nobody")
     return "; ".join((*parts, EPSILONS))
-
-
-def _mechanism(privacy: Mapping[str, Any]) -> str:
-    unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
-    return (
-        f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
-        f"{known['sampling']}, accountant {known['accountant']}, "
-        f"{known['noise_distribution']} noise, source {known['noise_source']}"
-    )
 
 
 def _listed(values: Sequence[int]) -> str:
@@ -572,30 +572,28 @@ _LATEX: Final = {
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return all tables, each under its caption."""
-    return "\n".join(line for table in tables for line in (*_markdown_lines(table), ""))
-
-
-def _markdown_lines(table: Table) -> Iterator[str]:
-    yield escaped(table.caption)
-    yield ""
-    names = _flat_names(table.columns)
-    private = PRIVACY_COLUMNS if table.is_private else ()
-    titles = ("method", *map(escaped, (*table.axes, *names)), *private)
-    yield _markdown_row(titles)
-    yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
-    for row in table.rows:
-        shown = map(shown_number, row.numbers)
-        best = (one.is_best for one in row.numbers)
-        numbers = (f"**{text}**" if mark else text for text, mark in zip(shown, best, strict=True))
-        axes = (escaped(value) for _, value in row.label.axes)
-        method = f"`{row.label.method}`{row.marks}"
-        yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
-    if table.training:
-        yield from ("", "Local training:", "")
-        yield from (f"- {escaped(line)}" for line in table.training)
-    if table.warnings:
-        yield from ("", "Warnings of the runs:", "")
-        yield from (f"- {escaped(warning)}" for warning in table.warnings)
+    lines: list[str] = []
+    for table in tables:
+        names = _flat_names(table.columns)
+        private = PRIVACY_COLUMNS if table.is_private else ()
+        titles = ("method", *map(escaped, (*table.axes, *names)), *private)
+        lines += [escaped(table.caption), "", _markdown_row(titles)]
+        right = len(names) + len(private)
+        lines.append("|" + "---|" * (1 + len(table.axes)) + "---:|" * right)
+        for row in table.rows:
+            shown = ((shown_number(one), one.is_best) for one in row.numbers)
+            numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
+            axes = (escaped(value) for _, value in row.label.axes)
+            method = f"`{row.label.method}`{row.marks}"
+            lines.append(_markdown_row((method, *axes, *numbers, *_privacy(table, row))))
+        if table.training:
+            lines += ["", "Local training:", ""]
+            lines += [f"- {escaped(line)}" for line in table.training]
+        if table.warnings:
+            lines += ["", "Warnings of the runs:", ""]
+            lines += [f"- {escaped(warning)}" for warning in table.warnings]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -771,7 +769,16 @@ def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str,
 
 
 def _group_document(records: Sequence[Record]) -> dict[str, Any]:
-    first = records[0]
+    first, selections = records[0], dict[str, dict[str, dict[str, Any] | None]]()
+    for selection in _union(record.scores for record in records):
+        measures = _union(record.scores.get(selection, {}) for record in records)
+        selections[selection] = dict.fromkeys(measures)
+        for measure in measures:
+            if (spread := spread_of(records, score(selection, measure))) is not None:
+                selections[selection][measure] = {
+                    **{"mean": spread.mean, "deviation": spread.deviation},
+                    **{"n": len(spread.values), "values": list(spread.values)},
+                }
     return {
         "config": first.config,
         "dataset": first.dataset,
@@ -783,13 +790,7 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
         # The measures of all runs count: the first run may lack some.
-        "selections": {
-            selection: {
-                measure: _statistics(records, selection, measure)
-                for measure in _union(record.scores.get(selection, {}) for record in records)
-            }
-            for selection in _union(record.scores for record in records)
-        },
+        "selections": selections,
         "ended_early": [record.run_id for record in records if record.ended_early],
         "warnings": _union(record.warnings for record in records),
         "privacy": {
@@ -799,17 +800,6 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
                 for name in ADVERSARIES
             },
         },
-    }
-
-
-def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict[str, Any] | None:
-    spread = spread_of(records, score(selection, measure))
-    if spread is None:
-        return None
-    values = list(spread.values)
-    return {
-        **{"mean": spread.mean, "deviation": spread.deviation},
-        **{"n": len(values), "values": values},
     }
 
 

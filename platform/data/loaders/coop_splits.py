@@ -130,29 +130,27 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
         raise DataError(f"task.root: {where} is not JSON; valid is CoOp's split file") from error
     if not isinstance(document, dict):
         raise DataError(f"task.root: {where} holds no object; valid has the keys train, val, test")
-    parts = {key: _entries(document, key, where) for key in ("train", "val", "test")}
+    parts: dict[str, tuple[Entry, ...]] = {}
+    for key in ("train", "val", "test"):
+        # The loader takes nothing from `val`, so it may be missing.
+        rows = document.get(key, [] if key == "val" else None)
+        if not isinstance(rows, list) or (not rows and key != "val"):
+            raise DataError(
+                f"task.root: {where} has no {key} images; valid is a list of [path, label, class "
+                "name]"
+            )
+        for position, row in enumerate(rows):
+            # `type`, since true and false are whole numbers to `isinstance`.
+            if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
+                raise DataError(
+                    f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is "
+                    "[path, label, class name] with a whole number as label"
+                )
+        parts[key] = tuple(Entry(*row) for row in rows)
+        for entry in parts[key]:
+            require_listed_path(entry.path, where)
     require_distinct((entry.path for part in parts.values() for entry in part), where)
     return parts
-
-
-def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entry, ...]:
-    # The loader takes nothing from `val`, so it may be missing.
-    rows = document.get(key, [] if key == "val" else None)
-    if not isinstance(rows, list) or (not rows and key != "val"):
-        raise DataError(
-            f"task.root: {where} has no {key} images; valid is a list of [path, label, class name]"
-        )
-    for position, row in enumerate(rows):
-        # `type`, since true and false are whole numbers to `isinstance`.
-        if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-            raise DataError(
-                f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is [path, "
-                "label, class name] with a whole number as label"
-            )
-    entries = tuple(Entry(*row) for row in rows)
-    for entry in entries:
-        require_listed_path(entry.path, where)
-    return entries
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:

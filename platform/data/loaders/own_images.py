@@ -94,7 +94,18 @@ def load(name: str, request: DataRequest) -> Dataset:
         raise DataError(info.missing(request.root, request.root))
     hints = request.hints if name == "images" else replace(request.hints, layout=_CLIENTS)
     reading = recognise_own(request.root, hints)
-    _require_partition(name, reading, hints.partition)
+    kind, says_tests = hints.partition, any(g.says_tests for g in reading.groups.values())
+    if reading.owners == "clients" and kind not in (None, "domain"):
+        raise DataError(
+            f"task.partition.kind: {kind} does not fit task.dataset: {name} with "
+            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain, "
+            f"with no other key of task.partition, and task.clients: {len(reading.groups)}"
+        )
+    if kind in _MERGED and says_tests:
+        raise DataError(
+            f"task.partition.kind: {kind} deals out test images for training, and the files of "
+            f"task.dataset: {name} say which images are held out; valid: another kind"
+        )
     known = tuple(reading.groups) if reading.owners != "nobody" else (DOMAIN,)
     domains = request.chosen_domains(name, known)
     groups = {one: reading.groups["" if reading.owners == "nobody" else one] for one in domains}
@@ -268,20 +279,6 @@ def _dataset_of(
         holds_back=tuple(i for i, of in enumerate(groups.values()) if "validation" in of.parts),
         recognised=recognised,
     )
-
-
-def _require_partition(name: str, reading: OwnReading, kind: str | None) -> None:
-    if reading.owners == "clients" and kind not in (None, "domain"):
-        raise DataError(
-            f"task.partition.kind: {kind} does not fit task.dataset: {name} with "
-            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain, "
-            f"with no other key of task.partition, and task.clients: {len(reading.groups)}"
-        )
-    if kind in _MERGED and any(group.says_tests for group in reading.groups.values()):
-        raise DataError(
-            f"task.partition.kind: {kind} deals out test images for training, and the files of "
-            f"task.dataset: {name} say which images are held out; valid: another kind"
-        )
 
 
 def _drawn(groups: Mapping[str, Group], request: DataRequest) -> frozenset[str]:
