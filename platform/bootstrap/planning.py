@@ -27,6 +27,7 @@ from platform.config import (
     dump_config,
     parse_config,
 )
+from platform.config.randomness import stream
 from platform.config.rules import void_settings
 from platform.data.cache import cache_folder
 from platform.data.loading import load_task_data
@@ -50,7 +51,7 @@ from platform.disk.opening import (
 )
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment import resuming
-from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
+from platform.experiment.dealing import Learning, deal_examples, public_examples
 from platform.experiment.environment import (
     environment,
     resolve_device,
@@ -169,9 +170,11 @@ def plan_run(
         resuming.require_fitting_pool(first.database, config, method)
     terms = plan_terms(config, method, releasing=None if first is None else first.config)
     encoders, plain = encoders_of(method), plain_encoders(backbone, method.pixel_size)
+    wanted = config.evaluation.measured_clients
+    measuring = None if wanted is None else (wanted, stream(config.seed, "measured clients"))
     try:
         train, evaluation = deal_examples(
-            data, method, encoders, config.evaluation.protocol, measuring=measuring_of(config)
+            data, method, encoders, config.evaluation.protocol, measuring=measuring
         )
     except MethodError as error:
         # A model without tokens, or examples that the method cannot prepare.

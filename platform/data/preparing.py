@@ -43,12 +43,11 @@ from platform.data.cache import (
 )
 from platform.data.dataset import (
     DECODING_VERSION,
-    FittedRows,
     ImageFiles,
     Images,
     Indices,
+    MadeRows,
     Rows,
-    TextRows,
     decode,
     image_digests,
 )
@@ -279,7 +278,11 @@ def prepared_arrays(
     inputs: dict[str, Rows] = {}
     if isinstance(examples, Sequence):
         if "text" in method.needs:
-            inputs["text"] = TextRows(examples, rows)
+            longest = max((len(examples[row]) for row in rows.tolist()), default=0)
+            inputs["text"] = MadeRows(
+                *(rows, (), np.dtype(f"<U{max(longest, 1)}")),
+                lambda some: np.array([examples[row] for row in some.tolist()], np.str_),
+            )
     else:
         for name, encode in (
             ("features", encoders.features),
@@ -439,7 +442,10 @@ def cached_encoders(
             telling = partial(tell, "image pixels")
             return cached_rows(fitter, images, rows, cache, kind="pixels", progress=telling)
         # In memory already: resizing small images costs less than reading large ones.
-        return FittedRows(images, rows, fitter.fit, side)
+        return MadeRows(
+            *(rows, (side, side, 3), np.dtype(np.uint8)),
+            lambda some: fitter.fit(np.asarray(images[some])),
+        )
 
     return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"), pixels)
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, Method
 from platform.config import RunConfig
-from platform.config.randomness import stream
 from platform.data.checking import require_one_label
 from platform.data.dataset import ImageFiles, Indices, Rows, Split, content_digests
 from platform.data.loading import TaskData, public_rows
@@ -51,24 +49,18 @@ class Learning:
     batch_of: BatchMaking
 
 
-class Measuring(NamedTuple):
-    """The number of clients that are measured, and the generator that draws them."""
-
-    clients: int
-    rng: np.random.Generator
-
-
 def deal_examples(
     data: TaskData,
     method: Method,
     encoders: Encoders,
     protocol: str,
     *,
-    measuring: Measuring | None = None,
+    measuring: tuple[int, np.random.Generator] | None = None,
 ) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
     """Return training examples of every client, and the sets for measuring their models.
 
-    Without `measuring` all clients are measured. Two equal examples with two labels are refused.
+    `measuring` is the number of clients that are measured, and draws them; None measures all. Two
+    equal examples with two labels are refused.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
     new, everybody = client_names(len(data.new_clients), "new"), [*data.clients, *data.new_clients]
@@ -163,13 +155,9 @@ def own_examples(
     return train, chosen(dataset.test, rows.test), validation, tuple(left_out)
 
 
-def measuring_of(config: RunConfig) -> Measuring | None:
-    """Return the number and generator of the clients that a run measures; None for all."""
-    number = config.evaluation.measured_clients
-    return None if number is None else Measuring(number, stream(config.seed, "measured clients"))
-
-
-def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], list[str]]:
+def _measured(
+    data: TaskData, measuring: tuple[int, np.random.Generator] | None
+) -> tuple[list[int], list[str]]:
     """Return the positions of the clients that are measured, and remarks for the report."""
     number, said, what = len(data.clients), [], "clients"
     able = [position for position, c in enumerate(data.clients) if len(c.test)]
@@ -183,11 +171,12 @@ def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], l
         able = list(range(number))
     if measuring is None:
         return list(range(number)), said
-    if measuring.clients >= len(able):
+    wanted, rng = measuring
+    if wanted >= len(able):
         return able, said
-    drawn = measuring.rng.choice(len(able), measuring.clients, replace=False)
+    drawn = rng.choice(len(able), wanted, replace=False)
     said.append(
-        f"{measuring.clients} of {len(able)} {what}, drawn at random, were measured and trained "
+        f"{wanted} of {len(able)} {what}, drawn at random, were measured and trained "
         "alone: all accuracies but new clients' are theirs"
     )
     return [able[place] for place in sorted(drawn.tolist())], said
