@@ -139,11 +139,7 @@ def signed_distance(outline: str, x: Field, y: Field) -> Field:
     """
     if outline in _CURVES:
         return _CURVES[outline](x, y)
-    return _polygon_distance(_POLYGONS[outline], x, y)
-
-
-def _polygon_distance(vertices: Vertices, x: Field, y: Field) -> Field:
-    corners = np.array(vertices, dtype=np.float32)
+    corners = np.array(_POLYGONS[outline], dtype=np.float32)
     nearest = np.full(x.shape, np.inf, dtype=np.float32)
     inside = np.zeros(x.shape, dtype=np.bool_)
     for (ax, ay), (bx, by) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
