@@ -219,8 +219,8 @@ def _cifar_split(
                     f"of images of {size:,} bytes each; valid is the file as published"
                 )
             records = np.frombuffer(data, np.uint8).reshape(-1, size)
-            pixels, found = records[:, version.labels :], records[:, version.labels - 1]
-            found = found.astype(np.int64)
+            pixels = records[:, version.labels :]
+            found = records[:, version.labels - 1].astype(np.int64)
         _files.require_labels(found, classes, path)
         labels.append(found)
         # A view of the planes (n, 3, 32, 32).
