@@ -27,8 +27,7 @@ from _sweeps import percent, sweep, workplace
 
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
-from platform.sweeping.tables import Table, build_tables, latex
-from platform.sweeping.tidy import record_of
+from platform.sweeping.tables import Table, build_tables, latex, record_of
 
 CONFIG = "comparison"
 RATES = place(Path(__file__).with_suffix(".yaml"))

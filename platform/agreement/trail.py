@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
-from platform.config import RunConfig, Sources, dump_tree, parse_config
+from platform.config import RunConfig, Sources, dump_yaml, parse_config
 from platform.disk.log_files import bytes_digest, config_digest, document_digest, rows_digest
 from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
@@ -43,7 +43,7 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
         yield f"the SHA-256 of its configuration is not in {created[0].name} what it is in its row"
     try:
         # The stored text: a later version may parse it into further keys.
-        is_config = config_digest(dump_tree(json.loads(records.run.config_json))) == recorded
+        is_config = config_digest(dump_yaml(json.loads(records.run.config_json))) == recorded
     except (TypeError, ValueError):
         is_config = False
     if not is_config:

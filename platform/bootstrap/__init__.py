@@ -3,8 +3,15 @@
 It builds, and if necessary refuses, everything before it writes anything.
 """
 
-from platform.bootstrap.planning import RunPlan, Surroundings, plan_run, plan_terms
-from platform.bootstrap.simulating import create_run, reopen_run, stored_config
+from platform.bootstrap.planning import (
+    RunPlan,
+    Surroundings,
+    create_run,
+    plan_run,
+    plan_terms,
+    reopen_run,
+    stored_config,
+)
 
 __all__ = [
     "RunPlan",

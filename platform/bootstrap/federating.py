@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from methods import Examples, Method
 from platform.agreement import require_agreement
-from platform.bootstrap.planning import Surroundings, new_run_id, plan_terms, record_run
-from platform.bootstrap.simulating import stored_config
+from platform.bootstrap.planning import (
+    Surroundings,
+    new_run_id,
+    plan_terms,
+    record_run,
+    stored_config,
+)
 from platform.config import RunConfig, StorageConfig
 from platform.config.rules import void_settings
 from platform.config.run import code_of
@@ -20,7 +25,6 @@ from platform.data.loading import TaskData, task_without_images
 from platform.data.preparing import frozen_model, is_public
 from platform.disk.files import only_process_of, require_free
 from platform.disk.opening import (
-    Records,
     closed_on_error,
     open_storage,
     records_in,
@@ -34,20 +38,20 @@ from platform.experiment.environment import (
     use_threads,
     with_absolute_paths,
 )
-from platform.experiment.finishing import Conducted, nothing_measured
+from platform.experiment.evaluation import UNMEASURED
+from platform.experiment.finishing import Conducted
 from platform.experiment.method_building import (
     method_on,
     origin_document,
-    require_same_method,
     task_of,
     validate_options,
     void_options,
 )
 from platform.experiment.resuming import (
-    require_kept,
     require_known_clients,
     require_same_enrolment,
     require_same_releases,
+    require_start,
 )
 from platform.parties.identities import enrolment_of, fingerprint_of, read_enrolment
 from platform.protection.building import void_pool
@@ -68,6 +72,7 @@ from platform.wire.codec import Envelope
 from platform.wire.messages import Stage
 from platform.wire.outside_rounds import Facts, Left, Offer, decode_left
 from platform.wire.transport import ClientId, Transport
+from storage import Database
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -85,12 +90,6 @@ def new_federation(
     config: RunConfig, observer: Observer, surroundings: Surroundings, *, reaching: Reaching
 ) -> Iterator[Conducted]:
     """Set up a new run and offer it; clients can be reached as long as the context lasts.
-
-    Args:
-        config: The run's configuration.
-        observer: Sees the run.
-        surroundings: The parts that a run takes from outside.
-        reaching: Makes the transport to the clients.
 
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
@@ -118,16 +117,9 @@ def new_federation(
             device=device,
         )
         observer.run_created(run_id)
-        run, admit = _assembled(
-            run_id,
-            terms,
-            facts=facts,
-            transport=transport,
-            surroundings=surroundings,
-            records=records_in(database),
+        yield _assembled(
+            *(run_id, terms, facts, database), transport=transport, surroundings=surroundings
         )
-        folder = run_folder(config.storage.url, run_id)
-        yield Conducted(run=run, folder=folder, database=database, admit=admit)
 
 
 @contextmanager
@@ -141,12 +133,7 @@ def reopened_federation(
 ) -> Iterator[Conducted]:
     """Set up a run that exists, and offer it to its clients again.
 
-    Args:
-        run_id: The run.
-        config: The run's first configuration, with the present place of its storage.
-        observer: Sees the run.
-        surroundings: The parts that a run takes from outside.
-        reaching: Makes the transport to the clients.
+    The configuration is the run's first, with the present place of its storage.
 
     Raises:
         ConfigError: If its configuration cannot be run here.
@@ -157,36 +144,22 @@ def reopened_federation(
     with closed_on_error(open_storage(url)) as database, database:
         database.verify_integrity()
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
-        require_kept(agreed)
-        created = agreed.records.entries("run.created")[0]
-        code, registry = created.detail.get("method"), surroundings.registry
-        require_same_method(run_id, config.method.name, code, registry)
+        started = require_start(agreed, config.method.name, surroundings.registry)
         section = section_of(config)
         terms, facts, _ = plan_federation(config, surroundings)
         known = enrolment_of(config, terms.protection.terms)
-        require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
+        require_same_enrolment(run_id, started.get("enrolment"), fingerprint_of(known))
         require_same_releases(database, run_id, terms.protection)
         observer.run_created(run_id)
-        folder = run_folder(url, run_id)
-        require_free(folder)
+        require_free(run_folder(url, run_id))
         with reaching(section) as transport:
-            run, admit = _assembled(
-                run_id,
-                terms,
-                facts=facts,
-                transport=transport,
-                surroundings=surroundings,
-                records=records_in(database),
+            yield _assembled(
+                *(run_id, terms, facts, database), transport=transport, surroundings=surroundings
             )
-            yield Conducted(run=run, folder=folder, database=database, admit=admit)
 
 
 def plan_federation(config: RunConfig, surroundings: Surroundings) -> tuple[RunTerms, Facts, str]:
-    """Return a federation's terms, the facts that all sides must share, and torch's device.
-
-    Raises:
-        ConfigError: If the configuration cannot be run.
-    """
+    """Return a federation's terms, the facts that all sides must share, and torch's device."""
     data = task_without_images(section_of(config).classes)
     return build_terms(config, data, surroundings)[:3]
 
@@ -196,19 +169,17 @@ def build_terms(
 ) -> tuple[RunTerms, Facts, str, Backbone | None]:
     """Return terms, facts, torch's device and the frozen model, alike on both sides.
 
-    Args:
-        config: The run's configuration.
-        data: The task as this side knows it.
-        surroundings: The parts that a run takes from outside.
-
-    Raises:
-        ConfigError: If the configuration cannot be run.
+    The task is as this side knows it.
     """
     device = resolve_device(config.device)
     use_threads(config.threads)
     backbone, registry = frozen_model(config.task.model, device), surroundings.registry
     task = task_of(config, data, backbone, device)
-    method = method_on(data, registry, config, task, public=_no_public_images)
+
+    def no_public_images(method: Method) -> Examples:
+        raise ConfigError("public_data: a federation has no public data")
+
+    method = method_on(data, registry, config, task, public=no_public_images)
     if "domains" in method.needs:
         raise ConfigError(
             f"method.name: {config.method.name} learns from the domains of clients' images, which "
@@ -245,13 +216,14 @@ def offered(config: RunConfig) -> bytes:
 def _assembled(
     run_id: str,
     terms: RunTerms,
-    *,
     facts: Facts,
+    database: Database,
+    *,
     transport: Transport,
     surroundings: Surroundings,
-    records: Records,
-) -> tuple[Run, Callable[[], None]]:
-    section = section_of(terms.config)
+) -> Conducted:
+    """Return a federation whose clients have introduced themselves."""
+    section, records = section_of(terms.config), records_in(database)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
     named, members = section.clients, {} if enrolled is None else enrolled.members
     with records.read() as uow:
@@ -288,11 +260,13 @@ def _assembled(
             transport=through, run_id=run_id, roll=roll, budget=terms.budget, records=records
         ),
         records=records,
-        measure=nothing_measured,
+        # A coordinator sees no client's images.
+        measure=lambda run, round_number, after: UNMEASURED,
         clock=surroundings.clock,
     )
     door.open(lambda: require_known_clients(run))
-    return run, door.admit
+    folder = run_folder(terms.config.storage.url, run_id)
+    return Conducted(run=run, folder=folder, database=database, admit=door.admit)
 
 
 @contextmanager
@@ -304,18 +278,10 @@ def through_hub(section: FederationConfig, told: Told) -> Iterator[Transport]:
 
 
 def section_of(config: RunConfig) -> FederationConfig:
-    """Return the federation section of a run.
-
-    Raises:
-        ConfigError: If the run is a simulation.
-    """
+    """Return the federation section of a run; a simulation is refused."""
     if config.federation is None:
         raise ConfigError("federation: null simulates all clients; valid here: a section")
     return config.federation
-
-
-def _no_public_images(method: Method) -> Examples:
-    raise ConfigError("public_data: a federation has no public data")
 
 
 def remove_client(
@@ -323,19 +289,8 @@ def remove_client(
 ) -> LeftClient:
     """Record that a client has left a run, and erase data that may have its entries.
 
-    Args:
-        run_id: The run, which no process runs just now.
-        url: The URL of the coordinator's database.
-        client: The client's name.
-        statement: The client's own statement of leaving, a file; None without one.
-        surroundings: The parts that a run takes from outside.
-
-    Raises:
-        ConfigError: If the run has no such client, or it has left, or the statement is not its own;
-            nothing has changed then.
-        UnknownRun: If there is no such run.
-        RunBusy: If another process runs it.
-        RunStopped: If its records do not agree.
+    The statement is a file of the client's own. If the run has no such client, or it has left, or
+    the statement is not its own, nothing changes; nor while another process runs the run.
     """
     with open_storage(url) as database, only_process_of(run_folder(url, run_id)):
         config = stored_config(database, run_id, surroundings)
@@ -350,7 +305,19 @@ def remove_client(
         if config.secure_aggregation.adversary == "active" and path is not None:
             known = read_enrolment(Path(path))
             require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
-        said = None if statement is None else _read(statement)
+        said: Left | None = None
+        try:
+            said = None if statement is None else decode_left(statement.read_bytes())
+        except OSError as error:
+            raise ConfigError(
+                f"--statement: {str(statement)!r} cannot be read ({error.strerror}); "
+                "valid: a file that `leave --statement` wrote"
+            ) from error
+        except ProtocolError as error:
+            raise ConfigError(
+                f"--statement: {str(statement)!r} is not a statement; valid is a file that a "
+                "client's command `leave` has written"
+            ) from error
         with transaction(database) as uow:
             if any(gone.client == client for gone in left_clients(uow, run_id, clients)):
                 raise ConfigError(f"CLIENT: {client!r} has left run {run_id} already")
@@ -365,18 +332,3 @@ def remove_client(
                     ) from error
             record_leaving(uow, run_id, clients, client, pseudonym=pseudonym, statement=said)
             return left_clients(uow, run_id, clients)[-1]
-
-
-def _read(file: Path) -> Left:
-    try:
-        return decode_left(file.read_bytes())
-    except OSError as error:
-        raise ConfigError(
-            f"--statement: {str(file)!r} cannot be read ({error.strerror}); "
-            "valid: a file that `leave --statement` wrote"
-        ) from error
-    except ProtocolError as error:
-        raise ConfigError(
-            f"--statement: {str(file)!r} is not a statement; valid is a file that a client's "
-            "command `leave` has written"
-        ) from error

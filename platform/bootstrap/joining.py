@@ -53,7 +53,6 @@ from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
 from platform.parties.profile import (
     ClientProfile,
-    Randomness,
     RunNames,
     Safeguards,
     expectations_of,
@@ -62,7 +61,7 @@ from platform.parties.profile import (
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
-from platform.wire.outside_rounds import Facts, Offer, decode_parting
+from platform.wire.outside_rounds import Offer, decode_parting
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
@@ -76,12 +75,7 @@ _SPLIT: Final = b"which records test and validate"
 def host_of(
     settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
 ) -> Host:
-    """Return the host that answers for a data holder; its store is opened, or made at first.
-
-    Raises:
-        ConfigError: If the holder's key cannot be used.
-        StorageError: If the store cannot be used.
-    """
+    """Return the host that answers for a data holder; its store is opened, or made at first."""
     # The owner learns of a faulty key before a coordinator counts on this client.
     own_identity(settings)
     store = open_client_store(settings.store_file)
@@ -103,16 +97,11 @@ def serve_holder(
 ) -> None:
     """Answer at a data holder's socket until told to end.
 
-    Args:
-        settings: The data holder's settings.
-        surroundings: The parts that a run takes from outside.
-        tell: Takes lines for the process's own log.
-        ended: Is set when the process shall end.
+    `tell` takes lines for the process's own log.
 
     Raises:
         ConfigError: If the socket is taken, another process has the store, or the client is in no
             run yet and a check finds faults in its images.
-        StorageError: If the store cannot be used.
     """
     with only_process_with(settings):
         if not Keeping(settings.storage).going_on():
@@ -125,12 +114,7 @@ def serve_holder(
 
 @dataclass(frozen=True)
 class OwnModel:
-    """A data holder's own model of a run that is over.
-
-    Attributes:
-        model: The shared prompts and the holder's own part.
-        test: The holder's own test images.
-    """
+    """A data holder's own model of a run that is over, and the holder's own test images."""
 
     model: TrainedModel
     test: EvaluationSet
@@ -147,12 +131,7 @@ class OwnModel:
 
 
 def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings) -> OwnModel:
-    """Return the model that a data holder has after a run.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-        ConfigError: If the run's configuration is not valid here any more.
-    """
+    """Return the model that a data holder has after a run that has ended here."""
     if not settings.store_file.exists():
         # A mere question makes no store.
         raise UnknownRun(
@@ -177,15 +156,7 @@ def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings)
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """An offered run as this machine would run it: all but the images.
-
-    Attributes:
-        config: The run's configuration, with this machine's own places.
-        terms: The terms that follow from it.
-        device: Torch's device.
-        backbone: The frozen model, None without one.
-        safeguards: The holder's own limits, credentials and expectations.
-    """
+    """An offered run as this machine would run it, with its own limits: all but the images."""
 
     config: RunConfig
     terms: RunTerms
@@ -200,11 +171,6 @@ def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings)
     The offer, the settings, and public facts of this program and its model decide. The folder of
     images is not read here, so no offer learns anything about it.
 
-    Args:
-        settings: The data holder's settings.
-        offer: The coordinator's offer.
-        surroundings: The parts that a run takes from outside.
-
     Raises:
         Declined: If the run would pass the holder's own limits, or the two sides differ.
         ConfigError: If it cannot be run here; the message may name this machine's own files.
@@ -214,7 +180,20 @@ def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings)
     require_within(settings, config)
     known = task_without_images(section_of(config).classes)
     terms, facts, device, backbone = build_terms(config, known, surroundings)
-    _require_same(facts, offer.facts)
+    named = {
+        "version": "the program's version",
+        "model": "task.model: the weights, or how images are prepared for them",
+        "method": "method.name: the method's own code",
+    }
+    mine, theirs = dataclasses.asdict(facts), dataclasses.asdict(offer.facts)
+    if differing := [name for name in named if mine[name] != theirs[name]]:
+        raise Declined(
+            tuple(
+                f"{named[name]} is {mine[name] or 'none'} here and {theirs[name] or 'none'} at the "
+                "coordinator"
+                for name in differing
+            )
+        )
     masks, credentials = terms.protection.terms, None
     if masks is not None and masks.active:
         credentials = own_credentials(settings, corrupt_rate=masks.corrupt / masks.clients)
@@ -243,19 +222,10 @@ def client_of(
     surroundings: Surroundings,
     tell: Callable[[str], None],
 ) -> Client:
-    """Return the client of an offered run.
+    """Return the client of an offered run, or decline as `admit` does.
 
-    Args:
-        settings: The data holder's settings.
-        store: The holder's store of all runs.
-        offer: The coordinator's offer.
-        surroundings: The parts that a run takes from outside.
-        tell: Takes the names of images that are left out, for the process's own log.
-
-    Raises:
-        Declined: As for `admit`; never because of the folder's content.
-        ConfigError: As for `admit`; never because of the folder's content.
-        ProtocolError: If the offer is not a configuration.
+    The folder's content is never a reason; `tell` takes the names of images that are left out, for
+    the process's own log.
     """
     run, run_id = admit(settings, offer, surroundings=surroundings), offer.envelope.run_id
     config, method = run.config, run.terms.method
@@ -263,23 +233,29 @@ def client_of(
     telling, cache, size = SilentObserver().preparing, cache_folder(config), method.pixel_size
     cached = cached_encoders(run.backbone, cache, telling, size)
     try:
-        own = own_examples(data, method, cached, plain_encoders(run.backbone, size))
+        plain = plain_encoders(run.backbone, size)
+        train, test, validation, unread = own_examples(data, method, cached, plain)
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    for line in (left_out := (*left_out, *own.left_out)):
+    for line in (left_out := (*left_out, *unread)):
         tell(f"run {run_id}: left out: {line}")
     if left_out:
         store.add_failure(
             run_id, 0, 0, reason="images were left out; the log of that time names them"
         )
-    sets = {LOCAL: own.test, VALIDATION: own.validation}
+    sets = {LOCAL: test, VALIDATION: validation}
+    coins = randomness(config)
+    if config.mechanism.facts.claims:
+        # The initialisation is public. Batches are the client's secret, because the guarantee may
+        # rest on that.
+        coins = dataclasses.replace(coins, batches=secrets.randbits(63), noise=0)
     profile = ClientProfile(
         name=settings.name,
         run=RunNames(run_id),
         method=method,
-        data=own.train,
+        data=train,
         protection=run.terms.protection,
-        randomness=own_randomness(config),
+        randomness=coins,
         safeguards=run.safeguards,
         measured=MeasuredSets({n: EvaluationSet(found, data.classes) for n, found in sets.items()}),
     )
@@ -312,9 +288,7 @@ def _own_task(
 def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundings) -> RunConfig:
     """Return an offered configuration with this machine's own places in it.
 
-    Raises:
-        ProtocolError: If the offer is not a configuration.
-        Declined: If one of its values is not valid here, or the run is for other clients.
+    An offer with a value that is not valid here, or for other clients, is declined.
     """
     try:
         tree = json.loads(offered)
@@ -347,9 +321,6 @@ def own_weights(settings: HolderSettings, offered: Mapping[str, Any]) -> Mapping
     """Return the model that is loaded here: a public one, or the holder's own copy.
 
     No message can name a file or an address that would be read.
-
-    Raises:
-        Declined: If the weights are not public, and the holder has named no copy.
     """
     name, tag = offered.get("name"), offered.get("pretrained")
     if not isinstance(name, str) or not isinstance(tag, str | None):
@@ -366,31 +337,3 @@ def own_weights(settings: HolderSettings, offered: Mapping[str, Any]) -> Mapping
     if name == LOCAL_FOLDER:
         return {"name": f"{LOCAL_FOLDER}{settings.weights}", "pretrained": None}
     return {"name": name, "pretrained": str(settings.weights)}
-
-
-def own_randomness(config: RunConfig) -> Randomness:
-    """Return a client's randomness in a federation, which protects real data.
-
-    The initialisation is public. If the mechanism claims a guarantee, batches are the client's
-    secret, because the guarantee may rest on that.
-    """
-    public = randomness(config)
-    if not config.mechanism.facts.claims:
-        return public
-    return dataclasses.replace(public, batches=secrets.randbits(63), noise=0)
-
-
-def _require_same(own: Facts, theirs: Facts) -> None:
-    names = {
-        "version": "the program's version",
-        "model": "task.model: the weights, or how images are prepared for them",
-        "method": "method.name: the method's own code",
-    }
-    mine, other = dataclasses.asdict(own), dataclasses.asdict(theirs)
-    found = [
-        f"{what} is {mine[name] or 'none'} here and {other[name] or 'none'} at the coordinator"
-        for name, what in names.items()
-        if mine[name] != other[name]
-    ]
-    if found:
-        raise Declined(tuple(found))

@@ -29,8 +29,7 @@ from platform.sweeping.grid import (
 )
 from platform.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.sweeping.submitting import cluster_of, database_name, submit_cells
-from platform.sweeping.tables import announce, document, plain_rows, publish
-from platform.sweeping.tidy import BEST, LAST, record_of
+from platform.sweeping.tables import BEST, LAST, announce, document, plain_rows, publish, record_of
 from storage.homes import shown
 
 OUTPUTS = Path("sweeps")

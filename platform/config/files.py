@@ -108,12 +108,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(text: str) -> Any:
-    """Return a YAML document as plain data.
-
-    Raises:
-        yaml.YAMLError: If the text does not parse, has other than plain data, gives a key twice,
-            or is nested too deeply.
-    """
+    """Return a YAML document as plain data."""
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
 
 
@@ -209,11 +204,7 @@ def what_is_packaged(sources: Sources) -> str:
 
 
 def find_config(path: Path, sources: Sources) -> Path:
-    """Return the file that a user means by a path or a packaged name.
-
-    Raises:
-        ConfigError: If the path is neither.
-    """
+    """Return the file that a user means by a path or a packaged name."""
     if is_file(path):
         return path
     packaged = packaged_file(path, sources)
@@ -226,11 +217,7 @@ def find_config(path: Path, sources: Sources) -> Path:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return a file of keys and values as plain data.
-
-    Raises:
-        ConfigError: If the file cannot be read, or holds no mapping.
-    """
+    """Return a file of keys and values as plain data."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -245,12 +232,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
-    """Return the preset of a method: the section that its name alone stands for.
-
-    Raises:
-        ConfigError: If there is no such method, or it has no preset.
-        BrokenMethod: If the user's own methods cannot be listed.
-    """
+    """Return the preset of a method: the section that its name alone stands for."""
     path: Path | None = None
     if isinstance(name, str) and "/" not in name:
         path = sources.presets / f"{name}.yaml"

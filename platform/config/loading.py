@@ -43,7 +43,7 @@ from platform.config.files import (
 )
 from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.run import RunConfig
-from platform.config.schema import MECHANISMS
+from platform.config.sections import MECHANISMS
 from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)
@@ -64,11 +64,7 @@ _TABLE: Final = re.compile(r"(table-\d+)-\w+")
 
 
 def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a file merged with all that it extends, and remarks on options that this drops.
-
-    Raises:
-        ConfigError: If a file cannot be read, or a chain of `extends` is too long or a circle.
-    """
+    """Return a file merged with all that it extends, and remarks on options that this drops."""
     changes = [read_mapping(path)]
     chain = [path]
     while "extends" in changes[-1]:
@@ -86,16 +82,10 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
 def _method_section(
     before: Any, name: Any, given: Container[str], sources: Sources
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the section of a method: the present one, or another method's whole preset.
+    """Return the section of a method, and a remark on the options that its preset drops, if any.
 
-    Args:
-        before: The section so far.
-        name: The method's name.
-        given: Options that are set again beside the name, and so are kept.
-        sources: Where presets lie.
-
-    Returns:
-        The section, and a remark on the options that the preset drops, if there are any.
+    It is the present one, or another method's whole preset. Options that are set again beside the
+    name (`given`) are kept.
     """
     if not isinstance(before, dict):
         return read_preset(name, sources), []
@@ -117,11 +107,7 @@ def _method_section(
 
 
 def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
-    """Return a tree with changes to it; neither argument is altered.
-
-    Raises:
-        ConfigError: If the changes name an unknown method.
-    """
+    """Return a tree with changes to it; neither argument is altered."""
     return _changed(tree, changes, sources)[0]
 
 
@@ -184,13 +170,7 @@ def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
 def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> dict[str, Any]:
     """Return a table's configuration with the settings of its published run.
 
-    Args:
-        tree: The configuration, with the section of the method that shall run.
-        config: The configuration's file.
-        sources: Where packaged files lie.
-
-    Raises:
-        ConfigError: If there are no published settings of this file or of this method.
+    The tree has the section of the method that shall run; `config` is its file.
     """
     papers, file = (sources.configs / "papers").resolve(), config.resolve()
     table, paths = _TABLE.fullmatch(file.stem), list[Path]()
@@ -234,16 +214,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 def load_config(
     path: Path, overrides: Sequence[str] = (), sources: Sources | None = None
 ) -> RunConfig:
-    """Read a configuration file.
+    """Read a configuration file, or the packaged one of a name such as `papers/trip/table-1-pacs`.
 
-    Args:
-        path: A file, or the name of a packaged configuration such as `quickstart` or
-            `papers/trip/table-1-pacs`.
-        overrides: `dotted.key=value` with the value in YAML.
-        sources: Where packaged files lie.
-
-    Raises:
-        ConfigError: With the field, its value and what is valid.
+    Overrides are `dotted.key=value` with the value in YAML. An error states the field, its value
+    and what is valid.
     """
     where = sources or Sources()
     file = find_config(path, where)
@@ -261,26 +235,16 @@ def load_config(
 def parse_config(
     tree: Mapping[str, Any], overrides: Sequence[str] = (), sources: Sources | None = None
 ) -> RunConfig:
-    """Validate a configuration tree after applying overrides.
-
-    Raises:
-        ConfigError: With the field, its value and what is valid.
-    """
+    """Validate a configuration tree after applying overrides; errors are as in `load_config`."""
     where = sources or Sources()
     changed, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
     return validated(RunConfig, changed, {MECHANISMS: where.mechanisms}).with_remarks(remarks)
 
 
 def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
-    """Return plain data as a frozen tree of sections.
+    """Return plain data of a YAML file as a frozen tree of sections.
 
-    Args:
-        kind: The type of the tree.
-        tree: The plain data of a YAML file.
-        context: Values for the tree's own checks.
-
-    Raises:
-        ConfigError: With the first wrong field, its value and what is valid.
+    The context has values for the tree's own checks. An error states the first wrong field.
     """
     try:
         return kind.model_validate(_tuples(tree), context=dict(context))
@@ -290,12 +254,7 @@ def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, A
 
 def dump_config(config: RunConfig) -> str:
     """Return the effective configuration as YAML; reading it back gives the same configuration."""
-    return dump_tree(config.model_dump(mode="json"))
-
-
-def dump_tree(tree: Mapping[str, Any]) -> str:
-    """Return a configuration, given as plain data, as YAML."""
-    return dump_yaml(tree)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
 def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
@@ -347,12 +306,9 @@ def _tuples(value: Any) -> Any:
 
 
 def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = RunConfig) -> str:
-    """Return a validation error as one sentence with the field, the value and what is valid.
+    """Return a validation's first error as one sentence: the field, the value and what is valid.
 
-    Args:
-        error: The first error of a validation.
-        section: Name of the section that was validated; empty for the whole tree.
-        kind: The type of the whole tree, which knows the valid keys.
+    The section is the validated one, empty for the whole tree, and `kind` knows the valid keys.
     """
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from platform.config.schema import PoolConfig, RunSections
+from platform.config.sections import PoolConfig, RunSections
 from privacy import PRICED_LAWS
 
 NOISE_KEYS = (
@@ -222,8 +222,9 @@ def _clipped_uploads(config: RunSections) -> Iterator[str]:
     if section.clipping_norm is None:
         yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
     if section.sampling_probability is not None:
+        in_steps = " or ".join(m.name for m in config.mechanisms if m.facts.is_in_steps)
         yield (
-            f"privacy.sampling_probability: is for the batches of {_noised_in_steps(config)}; "
+            f"privacy.sampling_probability: is for the batches of {in_steps}; "
             f"leave it out under {section.mechanism}"
         )
     if config.secure_aggregation.value_bound is not None:
@@ -231,11 +232,6 @@ def _clipped_uploads(config: RunSections) -> Iterator[str]:
             "secure_aggregation.value_bound: is derived from the clipping norm and the noise under "
             f"{section.mechanism}; leave it out"
         )
-
-
-def _noised_in_steps(config: RunSections) -> str:
-    """Return the names of mechanisms that noise training steps, for a message."""
-    return " or ".join(m.name for m in config.mechanisms if m.facts.is_in_steps)
 
 
 def _noised_steps(config: RunSections) -> Iterator[str]:

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from platform.config.privacy_rules import group_problems, privacy_problems, unknown_mechanism
-from platform.config.schema import RunSections, SecureAggregationConfig
-from platform.config.sections import FederationConfig, TaskConfig
+from platform.config.sections import RunSections, SecureAggregationConfig, TaskConfig
 from storage import InvalidRecordError
 from storage.homes import file_of
 
@@ -36,11 +35,7 @@ OWNED = "client_folders"
 
 
 def require_consistent(config: RunSections) -> None:
-    """Refuse a configuration whose sections contradict each other.
-
-    Raises:
-        ValueError: With the first contradiction as one sentence.
-    """
+    """Refuse a configuration whose sections contradict each other with a ValueError."""
     for rule in (
         _storage,
         unknown_mechanism,
@@ -335,7 +330,24 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             f"task.clients: {config.task.clients} is not the number of federation.clients; valid: "
             f"{len(section.clients)}"
         )
-    yield from _numbers(section, config)
+    least = config.threshold if config.secure_aggregation.enabled else 1
+    needed = max(config.cohort.minimum, least)
+    for field, enough, most, why in (
+        ("start_with", section.start_with, len(section.clients), _CHARGED),
+        ("go_on_with", section.go_on_with, config.cohort_size, _TIMED),
+    ):
+        if enough is None:
+            continue
+        if not needed <= enough <= most:
+            yield (
+                f"federation.{field}: {enough} is not a number of clients with which a round can "
+                f"run; valid: null, or {needed} to {most}"
+            )
+        if config.has_secret_cohorts:
+            yield (
+                f"federation.{field}: {enough} does not go with cohorts that are drawn in secret, "
+                f"{why}; valid: null"
+            )
     evaluation = config.evaluation
     for field, value, valid in (
         ("evaluation.local_twins", evaluation.local_twins, False),
@@ -360,28 +372,6 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             "privacy.subspace: public_images is not built for a federation section yet; valid: "
             "none, text_jacobian, random"
         )
-
-
-def _numbers(section: FederationConfig, config: RunSections) -> Iterator[str]:
-    needed = max(
-        config.cohort.minimum, config.threshold if config.secure_aggregation.enabled else 1
-    )
-    for field, enough, most, why in (
-        ("start_with", section.start_with, len(section.clients), _CHARGED),
-        ("go_on_with", section.go_on_with, config.cohort_size, _TIMED),
-    ):
-        if enough is None:
-            continue
-        if not needed <= enough <= most:
-            yield (
-                f"federation.{field}: {enough} is not a number of clients with which a round can "
-                f"run; valid: null, or {needed} to {most}"
-            )
-        if config.has_secret_cohorts:
-            yield (
-                f"federation.{field}: {enough} does not go with cohorts that are drawn in secret, "
-                f"{why}; valid: null"
-            )
 
 
 _CHARGED: Final = "as all clients are charged for these draws from the first round on"

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from pydantic import PrivateAttr, model_validator
 
 from platform.config.rules import require_consistent
-from platform.config.schema import RunSections
+from platform.config.sections import RunSections
 
 
 class RunConfig(RunSections):
@@ -47,13 +47,9 @@ _TYPES = {"array": "list", "object": "mapping"}
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a configuration.
+    """A key of a configuration: its dotted name, values in words, default as YAML, and meaning.
 
-    Attributes:
-        name: The key with its sections, with dots between them.
-        values: The valid values in words.
-        default: The default as YAML, or `required`.
-        meaning: One or more sentences.
+    The default may be `required`.
     """
 
     name: str
@@ -122,11 +118,8 @@ def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
     """Return SHA-256 of a configuration without its storage, in hexadecimal.
 
     Storage is left out, so that a database that was moved keeps its runs. A key of `LATER` that is
-    null is left out too, so that older runs, and folders named by identities, are found.
-
-    Args:
-        tree: The configuration.
-        code: SHA-256 of the method's file if the method is the user's own, else None.
+    null is left out too, so that older runs, and folders named by identities, are found. The code
+    is SHA-256 of the method's file if the method is the user's own.
     """
     kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
     for key in LATER:

@@ -50,12 +50,7 @@ ATTEMPTS: Final = 10
 
 @dataclass(frozen=True)
 class Segment:
-    """The place of a segment.
-
-    Attributes:
-        folder: Folder of all segments of one kind and model.
-        name: The name of both files without their endings.
-    """
+    """The place of a segment: its folder, and the name of both files without their endings."""
 
     folder: Path
     name: str
@@ -88,13 +83,17 @@ class Segment:
             return self.digests_path.stat().st_mtime
         return 0.0
 
+    def remove(self) -> bool:
+        """Remove both files if this user may; a process that has them mapped goes on reading."""
+        with suppress(OSError):
+            self.digests_path.unlink(missing_ok=True)
+            self.rows_path.unlink(missing_ok=True)
+            return True
+        return False
+
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder; empty if the folder is missing or closed to this user.
-
-    Raises:
-        OSError: If it cannot be read for another reason, such as too many open files.
-    """
+    """Return the names in a folder; none if the folder is missing or closed to this user."""
     try:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -109,12 +108,7 @@ def find_segments(folder: Path) -> list[Segment]:
 
 @dataclass(frozen=True)
 class Digests:
-    """The digests of a segment.
-
-    Attributes:
-        images: The digest of each row's image, at least one.
-        rows: The digests of the rows, one after the other.
-    """
+    """The digest of each row's image, and the digests of the rows, one after the other."""
 
     images: Sequence[bytes]
     rows: bytes
@@ -126,13 +120,9 @@ class Digests:
 
 
 def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
-    """Return SHA-256 of a marker, the image's digest, the type and shape of a row, and its bytes.
+    """Return SHA-256 of a marker, the image's digest, a row's type and shape, and its bytes.
 
-    The digest shows accidents; an attacker who changes a row can compute its digest anew.
-
-    Args:
-        image: Digest of the image, 32 bytes.
-        row: (1, ...), contiguous.
+    The digest shows accidents; an attacker who changes a row (1, ...) can compute its digest anew.
     """
     kind = f"{row.dtype.str} {row.shape[1:]}".encode("ascii")
     hasher = hashlib.sha256(ROW_PREFIX + image + len(kind).to_bytes(2, "big") + kind)
@@ -141,7 +131,7 @@ def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
 
 
 def read_digests(segment: Segment) -> Digests:
-    """Return the digests of a segment.
+    """Return a segment's digests.
 
     Raises:
         ValueError: If the file is damaged.
@@ -156,13 +146,10 @@ def read_digests(segment: Segment) -> Digests:
 
 
 def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
-    """Return the rows of a file, read-only.
+    """Return the `count` rows of a file, read-only.
 
-    Args:
-        path: The file.
-        count: The number of rows that it must hold.
-        into_memory: A file of at most this many bytes is read and closed. A larger file is mapped:
-            it stays open, and readable even if another process removes it.
+    A file of at most `into_memory` bytes is read and closed. A larger file is mapped: it stays
+    open, and readable even if another process removes it.
 
     Raises:
         ValueError: If the file is damaged: cut short, or not an array of `count` rows.
@@ -189,49 +176,50 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
 
 
 def write_segment(
-    folder: Path,
-    digests: Digests,
-    blocks: Sequence[NDArray[Any]],
-    *,
-    into_memory: int = 0,
+    folder: Path, digests: Digests, blocks: Sequence[NDArray[Any]], into_memory: int
 ) -> tuple[Segment, NDArray[Any]]:
-    """Write a segment under a name of its own, for this user only.
+    """Write rows under a name of their own, for this user only; return segment and open rows.
 
-    Args:
-        folder: Made if missing.
-        digests: Of the images and of the rows.
-        blocks: The rows, in arrays of one dtype that differ in length only.
-        into_memory: As for `open_rows`.
-
-    Returns:
-        The segment, and its rows.
-
-    Raises:
-        OSError: If the segment cannot be written; then no file of it is left.
+    The blocks have one dtype and differ in length only. If the segment cannot be written, no file
+    of it is left.
     """
     for attempt in range(1, ATTEMPTS + 1):
+        segment = Segment(folder, secrets.token_hex(16))
+        paths = (segment.rows_path, segment.digests_path)
+        parts = [path.with_name(path.name + PART) for path in paths]
         try:
-            segment = Segment(folder, secrets.token_hex(16))
-            return segment, _write(segment, digests, blocks, into_memory)
+            make_folder(folder)
+            with written(parts[0]) as file:
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(blocks[0].dtype),
+                    "fortran_order": False,
+                    "shape": (len(digests.images), *blocks[0].shape[1:]),
+                }
+                np.lib.format.write_array_header_1_0(file, header)
+                for block in blocks:
+                    file.write(np.ascontiguousarray(block).data)
+            with written(parts[1]) as file:
+                file.write(b"".join((*digests.images, digests.rows)))
+            # Opened before other processes can find and remove it.
+            rows = open_rows(parts[0], len(digests.images), into_memory)
+            for part, path in zip(parts, paths, strict=True):
+                part.replace(path)
+            return segment, rows
         # Another process cleared the folder in between.
         except FileNotFoundError:
             if attempt == ATTEMPTS:
                 raise
+        finally:
+            # After a failure only, files of these names are left.
+            for part in parts:
+                part.unlink(missing_ok=True)
     raise FileNotFoundError(folder)
 
 
-def remove_segment(segment: Segment) -> None:
-    """Remove a segment; a process that has it mapped goes on reading it."""
-    segment.digests_path.unlink(missing_ok=True)
-    segment.rows_path.unlink(missing_ok=True)
-
-
 def remove_leftovers(folder: Path, before: float) -> None:
-    """Remove the files that dead writers have left behind.
+    """Remove the files that dead writers left in a folder of segments.
 
-    Args:
-        folder: Folder of segments.
-        before: A time in seconds since 1970; writers may still write to files changed later.
+    Writers may still write to files that changed after `before`, in seconds since 1970.
     """
     names = names_in(folder)
     whole = {name.removesuffix(DIGESTS) + ROWS for name in names if name.endswith(DIGESTS)}
@@ -241,35 +229,6 @@ def remove_leftovers(folder: Path, before: float) -> None:
         with suppress(OSError):
             if (folder / name).stat().st_mtime < before:
                 (folder / name).unlink()
-
-
-def _write(
-    segment: Segment, digests: Digests, blocks: Sequence[NDArray[Any]], into_memory: int
-) -> NDArray[Any]:
-    make_folder(segment.folder)
-    paths = (segment.rows_path, segment.digests_path)
-    parts = [path.with_name(path.name + PART) for path in paths]
-    try:
-        with written(parts[0]) as file:
-            header = {
-                "descr": np.lib.format.dtype_to_descr(blocks[0].dtype),
-                "fortran_order": False,
-                "shape": (len(digests.images), *blocks[0].shape[1:]),
-            }
-            np.lib.format.write_array_header_1_0(file, header)
-            for block in blocks:
-                file.write(np.ascontiguousarray(block).data)
-        with written(parts[1]) as file:
-            file.write(b"".join((*digests.images, digests.rows)))
-        # Opened before other processes can find and remove it.
-        rows = open_rows(parts[0], len(digests.images), into_memory)
-        for part, path in zip(parts, paths, strict=True):
-            part.replace(path)
-    finally:
-        # After a failure only, files of these names are left.
-        for part in parts:
-            part.unlink(missing_ok=True)
-    return rows
 
 
 SEGMENT_BYTES: Final = 128 * 2**20
@@ -285,14 +244,10 @@ PLACE_MASK: Final = (1 << PLACE_BITS) - 1
 
 
 class Shelf:
-    """Looks rows up by their images' digests, and adds rows."""
+    """Looks rows up by their images' digests, and adds rows; an unreadable folder is an OSError."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the digests of all segments in the folder.
-
-        Raises:
-            OSError: If the folder cannot be looked into now.
-        """
+        """Read the digests of all segments in the folder."""
         self.folder = folder
         self._segments: list[Segment] = []
         self._digests: list[Digests] = []
@@ -308,7 +263,7 @@ class Shelf:
             try:
                 self._enter(segment, read_digests(segment))
             except ValueError:
-                _forget(segment)
+                segment.remove()
             # A segment that cannot be read now may still be good.
             except OSError:
                 continue
@@ -340,18 +295,14 @@ class Shelf:
         self._blocks.append(rows)
 
     def save(self) -> None:
-        """Write the added rows.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
+        """Write the added rows."""
         if not self._new:
             return
         images = list(self._new)
         of_rows = (block[i : i + 1] for block in self._blocks for i in range(len(block)))
         pairs = zip(images, of_rows, strict=True)
         digests = Digests(images, b"".join(row_digest(image, row) for image, row in pairs))
-        segment, rows = write_segment(self.folder, digests, self._blocks, into_memory=self._room())
+        segment, rows = write_segment(self.folder, digests, self._blocks, self._room())
         number = self._enter(segment, digests)
         self._keep(number, rows)
         self._checked[number][:] = True
@@ -390,7 +341,7 @@ class Shelf:
         digests, checked = self._digests[number], self._checked[number]
         if not checked[place] and not digests.fits(place, self._mapped[number]):
             # The request relies on other rows of the segment, so they stay in memory.
-            _forget(self._segments[number])
+            self._segments[number].remove()
             del self._places[digests.images[place]]
             return False
         checked[place] = True
@@ -407,7 +358,7 @@ class Shelf:
                 raise ValueError("rows of another shape")
         # Digests are removed before rows, so a segment without rows is lost anyway.
         except (FileNotFoundError, ValueError):
-            _forget(segment)
+            segment.remove()
         # After too many open files, for example, the rows may still be good for others.
         except OSError:
             pass
@@ -430,12 +381,6 @@ class Shelf:
             self._in_memory += rows.nbytes
 
 
-def _forget(segment: Segment) -> None:
-    # In a read-only folder the damaged segment stays for the next reader.
-    with suppress(OSError):
-        remove_segment(segment)
-
-
 Kind = Literal["features", "tokens", "pixels"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 ABOUT: Final = "about.json"
@@ -444,12 +389,7 @@ KEY_DIGITS: Final = 32
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """The folder and the size limit of the cache.
-
-    Attributes:
-        path: The folder; made at the first writing.
-        limit: Most bytes that all segments together may take.
-    """
+    """The folder of the cache, made at the first writing, and the most bytes in it."""
 
     path: Path
     limit: int
@@ -457,35 +397,22 @@ class CacheFolder:
     def model_folder(self, kind: Kind, computation: Sequence[str]) -> Path:
         """Return the folder for rows of one kind and computation.
 
-        Args:
-            kind: The kind of rows.
-            computation: Everything on which a row depends beside its image: weights,
-                preprocessing, versions.
+        The computation is everything on which a row depends beside its image: weights,
+        preprocessing, versions.
         """
         text = "\0".join((kind, *computation))
         return self.path / kind / hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
 def cache_folder(config: RunConfig) -> CacheFolder:
-    """Return the cache beside a configuration's database, its folder made if missing.
-
-    Raises:
-        ConfigError: If it cannot be made.
-    """
+    """Return the cache beside a configuration's database, its folder made if missing."""
     folder = make_beside(config.storage.url, "cache")
     return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 
 @dataclass(frozen=True)
 class About:
-    """A description of the rows in a folder, for people.
-
-    Attributes:
-        model: The model's name.
-        fingerprint: Digest of its weights and architecture.
-        kind: The kind of rows.
-        row_shape: Shape of one row.
-    """
+    """A description, for people: model, its digest, the kind of rows, and a row's shape."""
 
     model: str
     fingerprint: str
@@ -523,11 +450,7 @@ class CachedRows:
 
 
 def write_about(folder: Path, about: About) -> None:
-    """Describe the rows of a folder, unless a description is there.
-
-    Raises:
-        OSError: If the description cannot be written.
-    """
+    """Describe the rows of a folder, unless a description is there."""
     path = folder / ABOUT
     if path.exists():
         return
@@ -559,9 +482,7 @@ def cached_rows(path: Path) -> list[CachedRows]:
 def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
     """Remove the segments with the oldest use until the rest is within the limit.
 
-    Args:
-        cache: The folder and its limit.
-        keep: Segments that stay, even if they exceed the limit.
+    The segments to keep stay, even if they exceed the limit.
     """
     found = [s for _, folder in _model_folders(cache.path) for s in find_segments(folder)]
     sizes = {segment: segment.num_bytes() for segment in found}
@@ -569,19 +490,12 @@ def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
     for segment in sorted(found, key=Segment.last_used):
         if total <= cache.limit:
             return
-        if segment not in keep:
-            # The segment may belong to another user.
-            with suppress(OSError):
-                remove_segment(segment)
-                total -= sizes[segment]
+        if segment not in keep and segment.remove():
+            total -= sizes[segment]
 
 
 def clear(path: Path, model: str | None) -> tuple[int, int]:
-    """Remove the cached rows of a model, or all.
-
-    Args:
-        path: The cache folder.
-        model: The model's name or the start of its fingerprint; None for all.
+    """Remove the cached rows of a model (its name, or the start of its fingerprint), or all.
 
     Returns:
         The numbers of removed images and bytes.

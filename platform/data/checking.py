@@ -32,12 +32,7 @@ from platform.errors import ConfigError, DataError
 
 
 def require_sound(dataset: Dataset) -> None:
-    """Check a data set's labels, domains and sizes.
-
-    Raises:
-        DataError: If a side has no example, its arrays have unequal lengths, or a label or domain
-            is out of range.
-    """
+    """Refuse a side without examples, unequal lengths, and labels or domains out of range."""
     for split, side in ((dataset.train, "training"), (dataset.test, "test")):
         if not split.num_examples:
             raise DataError(
@@ -63,11 +58,7 @@ def require_sound(dataset: Dataset) -> None:
 
 
 def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, ...]) -> None:
-    """Check that each class that is dealt out has one of the labels of training examples.
-
-    Raises:
-        DataError: If a class has no label.
-    """
+    """Refuse a class that is dealt out without one of these labels of training examples."""
     held = set(labels.tolist())
     absent = [repr(name) for label, name in enumerate(classes) if label not in held]
     if absent:
@@ -111,9 +102,6 @@ def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[
 
     Returns:
         Sentences for the report; empty where no test example is a training example.
-
-    Raises:
-        DataError: If two equal examples have two labels, or an example cannot be read.
     """
     sides = (("training", dataset.train, train), ("test", dataset.test, test))
     # Where both sides are one pool, a file that is in both is one file.
@@ -238,16 +226,7 @@ class FolderReport:
 
 
 def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport:
-    """Read a data set's folder, every image included.
-
-    Args:
-        name: Name of the data set.
-        request: Names its folder.
-        tell: Hears of progress.
-
-    Raises:
-        ConfigError: If the name is unknown.
-    """
+    """Read a data set's folder, every image included; `tell` hears of progress."""
     info = dataset_info(name)
     try:
         dataset = load_dataset(name, request)
@@ -311,12 +290,7 @@ class _First(NamedTuple):
 
 
 def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
-    """Open every example, and return sentences by `FAULTS` and under `copies`.
-
-    Args:
-        dataset: All examples.
-        tell: Hears of progress.
-    """
+    """Open every example, and return sentences by `FAULTS` and under `copies`."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
     found: dict[str, list[str]] = {kind: [] for kind in (*FAULTS, "copies")}

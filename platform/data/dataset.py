@@ -396,69 +396,32 @@ class GatheredRows:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedRows:
-    """Images in memory, brought to a model's size when they are asked for.
+class MadeRows:
+    """Rows that are made when they are asked for, as if they were an array (n, ...).
+
+    An array of texts takes the room of the longest text for each, so few are made at once.
 
     Attributes:
-        images: All images.
-        chosen: Row numbers of these images, (n,).
-        fit: Brings images to the model's size.
-        side: That size.
+        chosen: Row numbers of the examples, (n,).
+        row_shape: Shape of one row.
+        dtype: Type that holds any of the values.
+        make: Makes the rows of some examples.
     """
 
-    images: Images
     chosen: Indices
-    fit: Callable[[NDArray[np.uint8]], NDArray[np.uint8]]
-    side: int
+    row_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    make: Callable[[Indices], NDArray[Any]]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Length along each axis."""
-        return (len(self), self.side, self.side, 3)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return np.dtype(np.uint8)
+        return (len(self), *self.row_shape)
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.chosen)
 
     def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
-        """Return a new array of these images."""
-        return self.fit(np.asarray(self.images[self.chosen[rows]]))
-
-
-@dataclass(frozen=True, eq=False)
-class TextRows:
-    """Some of many texts, as if they were an array (n,) of str.
-
-    An array takes the room of the longest text for each, so arrays are made of few texts at once.
-
-    Attributes:
-        texts: All texts.
-        chosen: Row numbers of these texts, (n,).
-    """
-
-    texts: Sequence[str]
-    chosen: Indices
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length along the only axis."""
-        return (len(self),)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type that holds the longest text."""
-        longest = max((len(self.texts[int(row)]) for row in self.chosen), default=0)
-        return np.dtype(f"<U{max(longest, 1)}")
-
-    def __len__(self) -> int:
-        """Return the number of texts."""
-        return len(self.chosen)
-
-    def __getitem__(self, rows: slice | Indices, /) -> NDArray[np.str_]:
-        """Return a new array of these texts."""
-        return np.array([self.texts[int(row)] for row in self.chosen[rows]], np.str_)
+        """Return a new array of these rows."""
+        return self.make(self.chosen[rows])

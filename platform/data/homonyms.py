@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from platform.data.catalogue import DataRequest, load_dataset
-from platform.data.dataset import Dataset, Indices, Split, joined
+from platform.data.dataset import Dataset, Indices, joined
 from platform.data.partition import ClientIndices
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import DOMAINS, Part, Rendering, Stream
@@ -54,9 +54,7 @@ of a held-out style tells its sense."""
 def outlines_of(labels: Indices, senses: Indices) -> Indices:
     """Return the outlines of names, as indices into those of `shapes`.
 
-    Args:
-        labels: Indices of names, int64.
-        senses: Indices into `SENSES`, that broadcast with the labels.
+    Labels and senses are indices that broadcast.
     """
     return (labels + np.array(SHIFTS, dtype=np.int64)[senses]) % len(OUTLINES)
 
@@ -76,40 +74,23 @@ def homonyms_dataset(
     domains: Sequence[str] = DOMAINS,
     stream: Stream = Stream.FEDERATION,
 ) -> Dataset:
-    """Render the data set.
+    """Render the data set; the other arguments are those of `shapes_dataset`.
 
-    Args:
-        seed: Seed of all images, not negative.
-        train_per_class_and_domain: Number of training images of each name in each domain.
-        test_per_class_and_domain: Number of test images of each name in each domain.
-        image_size: Side of an image in pixels, at least 16.
-        senses: Senses of training and of test rows, indices into `SENSES` that broadcast to (number
-            of domains, 20 times the images of each name). They decide the outline of a row, but
-            not its label, place or colours.
-        domains: Names out of `DOMAINS`, in the order of the domain index.
-        stream: The purpose of the images.
-
-    Returns:
-        The data set; examples are ordered by domain, then by name.
-
-    Raises:
-        ValueError: An unknown domain or sense, or a number out of range.
+    The senses of training and of test rows are indices into `SENSES` that broadcast to (number of
+    domains, 20 times the images of each name). They decide the outline of a row, but not its label,
+    place or colours.
     """
     rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
     counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}
-    train, test = (
-        _split(rendering, part, count, of_rows)
-        for (part, count), of_rows in zip(counts.items(), senses, strict=True)
-    )
+    splits = []
+    for (part, count), of_rows in zip(counts.items(), senses, strict=True):
+        labels = np.repeat(np.arange(len(CLASSES)), count)
+        if of_rows.size and not 0 <= of_rows.min() <= of_rows.max() < len(SENSES):
+            raise ValueError(f"senses go from {of_rows.min()} to {of_rows.max()}; valid is 0 to 3.")
+        by_row = np.broadcast_to(of_rows, (len(domains), len(labels)))
+        splits.append(rendering.split(part, labels, outlines_of(labels, by_row)))
+    train, test = splits
     return Dataset(name="homonyms", classes=CLASSES, domains=tuple(domains), train=train, test=test)
-
-
-def _split(rendering: Rendering, part: Part, count: int, senses: Indices) -> Split:
-    labels = np.repeat(np.arange(len(CLASSES)), count)
-    if senses.size and not 0 <= senses.min() <= senses.max() < len(SENSES):
-        raise ValueError(f"senses go from {senses.min()} to {senses.max()}; valid is 0 to 3.")
-    by_row = np.broadcast_to(senses, (len(rendering.domains), len(labels)))
-    return rendering.split(part, labels, outlines_of(labels, by_row))
 
 
 def senses_of_clients(number: int) -> tuple[str, ...]:
@@ -151,18 +132,7 @@ def in_senses_of_holders(
 def with_tests_in_each_sense(
     dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
 ) -> tuple[Dataset, dict[str, Indices]]:
-    """Add test images in each sense.
-
-    Args:
-        dataset: As its holders see it.
-        request: The request that it was made by.
-        rows: Test rows to add in each sense, ascending.
-        senses: The senses, each once.
-        merged: Whether the partition deals out one pool.
-
-    Returns:
-        The data set with these rows of each sense after all others, and their places by sense.
-    """
+    """Add these test rows in each sense, after all others, and return their places by sense."""
     # Training images are needed only where the pool makes test images of them.
     asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
     parts, places = [dataset.test], {}

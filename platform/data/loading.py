@@ -50,13 +50,9 @@ from platform.data.partition import (
     Counts,
     DirichletShares,
     PartitionPlan,
-    Portion,
-    SharedRatio,
     carve,
-    merged_partition,
     partition,
     places,
-    pooled_partition,
     require_asked_classes,
     require_images,
 )
@@ -87,9 +83,8 @@ def number_of_hands(config: RunConfig) -> int:
 def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
     """Return indices of the domains that are dealt out, ascending.
 
-    Raises:
-        ConfigError: If the held-out domain is unknown or the only one, or the number of clients
-            does not fit the number of domains under a partition by domain.
+    A held-out domain must be known and not the only one, and under a partition by domain the number
+    of clients must fit the number of domains.
     """
     held_out = config.task.held_out_domain
     if held_out is not None and held_out not in dataset.domains:
@@ -122,18 +117,9 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
 
 
 def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndices, ...]:
-    """Deal out a data set.
+    """Return the rows of each client; new clients, who take part in no round, come last.
 
-    Args:
-        config: The run.
-        dataset: All images; under `shared_ratio` merged.
-        dealt: Its classes and domains that are dealt out.
-
-    Returns:
-        Row numbers of each client; new clients, who take part in no round, come last.
-
-    Raises:
-        ConfigError: If a class has no training image, or the partition cannot be met.
+    Under `shared_ratio` the data set is merged. A class without a training image is refused.
     """
     sides = (dataset.train, dataset.test)
     rows = [_dealt_rows(split, dealt) for split in sides]
@@ -146,26 +132,39 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndic
         rows[1] = rows[0]
     require_every_class(dataset, dataset.train.labels[rows[0]], dealt.classes)
     train, test = (_keys(config, *side, dealt) for side in zip(sides, rows, strict=True))
-    plan = _plan(config, dataset, dealt)
-    rngs = {
-        "class_rng": stream(config.seed_of("class_map"), "class map"),
-        "shot_rng": stream(config.seed_of("shots"), "shots"),
-    }
-    if plan.kind == "shared_ratio":
-        split = config.seed_of("split")
-        shares = merged_partition(
-            plan, train, split_rng=lambda position: stream(split, "own split", position), **rngs
+    section, domains = config.task.partition, tuple(dataset.domains[i] for i in dealt.domains)
+    if section.kind == "hierarchical_dirichlet" and not dataset.superclasses:
+        raise ConfigError(
+            f"task.partition.kind: hierarchical_dirichlet shares out superclasses, and "
+            f"{dataset.name} has none; valid: dirichlet, or the data set cifar100"
         )
-    elif plan.kind == "hierarchical_dirichlet":
-        if not dataset.superclasses:
-            raise ConfigError(
-                f"task.partition.kind: hierarchical_dirichlet shares out superclasses, and "
-                f"{dataset.name} has none; valid: dirichlet, or the data set cifar100"
-            )
-        superclasses = dataset.superclasses[: len(dealt.classes)]
-        shares = pooled_partition(plan, train, test, superclasses, **rngs)
-    else:
-        shares = partition(plan, train, test, **rngs)
+    by_domain, split = section.kind in DEALS_BY_DOMAIN, config.seed_of("split")
+    plan = PartitionPlan(
+        kind=section.kind,
+        clients=number_of_hands(config),
+        classes=len(dealt.classes) * (len(domains) if by_domain else 1),
+        shots=config.task.shots,
+        # `fewest` is None only under `shared_ratio`, where the size of the data decides.
+        shares=DirichletShares(
+            section.concentration, section.fewest or 0, minimum_test=section.minimum_test or 1
+        ),
+        domains=domains,
+        superclasses=dataset.superclasses[: len(dealt.classes)],
+        shared_ratio=section.shared_ratio or 0.0,
+        shared_classes=section.shared_classes or 0.0,
+        classes_each=section.classes_per_client,
+        images_each=section.images_per_client,
+        fewest_classes=section.fewest_classes,
+        slices=section.slices or "even",
+    )
+    shares = partition(
+        plan,
+        train,
+        test,
+        class_rng=stream(config.seed_of("class_map"), "class map"),
+        shot_rng=stream(config.seed_of("shots"), "shots"),
+        split_rng=lambda position: stream(split, "own split", position),
+    )
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
     if len(dataset.validation):
         clients = _with_shared_out(config, dataset, dealt, clients)
@@ -174,29 +173,6 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndic
     each, old = len(clients) // groups, config.task.clients // groups
     order = sorted(range(len(clients)), key=lambda position: position % each >= old)
     return tuple(clients[position] for position in order)
-
-
-def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
-    task, section = config.task, config.task.partition
-    domains = tuple(dataset.domains[index] for index in dealt.domains)
-    by_domain, alpha = section.kind in DEALS_BY_DOMAIN, section.concentration
-    return PartitionPlan(
-        kind=section.kind,
-        clients=number_of_hands(config),
-        classes=len(dealt.classes) * (len(domains) if by_domain else 1),
-        shots=task.shots,
-        # `fewest` is None only under `shared_ratio`, which does not use these shares.
-        shares=DirichletShares(alpha, section.fewest or 1, minimum_test=section.minimum_test or 1),
-        domains=domains,
-        portion=Portion(
-            shared_classes=section.shared_classes or 0.0,
-            classes=section.classes_per_client,
-            images=section.images_per_client,
-            fewest_classes=section.fewest_classes,
-            slices=section.slices or "even",
-        ),
-        shared_ratio=SharedRatio(section.shared_ratio or 0.0, alpha, section.fewest),
-    )
 
 
 def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
@@ -226,9 +202,13 @@ def _own(
     clients, shots = list[ClientIndices](), config.task.shots
     for domain in dealt.domains:
         own = rows[0][train.domains[rows[0]] == domain]
-        if shots is not None:
-            key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
-            own = _few_shots(train, own, shots, key)
+        for label, count in enumerate(np.bincount(train.labels[own])):
+            if shots is not None and count > shots:
+                of_class = own[train.labels[own] == label]
+                key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
+                falls = places(content_digests(train, of_class), key, "shots")
+                order = np.argsort(falls, kind="stable")
+                own = np.setdiff1d(own, of_class[order[shots:]])
         clients.append(
             ClientIndices(
                 own,
@@ -240,17 +220,6 @@ def _own(
     if (asked := config.task.partition.fewest_classes) is not None:
         require_asked_classes(asked, [train.labels[client.train] for client in clients])
     return clients
-
-
-def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
-    """Return a client's rows of each class with the lowest keyed hashes, at most `shots`."""
-    for label, count in enumerate(np.bincount(train.labels[own])):
-        if count > shots:
-            of_class = own[train.labels[own] == label]
-            falls = places(content_digests(train, of_class), key, "shots")
-            order = np.argsort(falls, kind="stable")
-            own = np.setdiff1d(own, of_class[order[shots:]])
-    return own
 
 
 def _with_shared_out(
@@ -318,16 +287,7 @@ class TaskData:
 
 
 def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> TaskData:
-    """Load the data set and partition it.
-
-    Args:
-        config: The run's.
-        images: The purpose of rendered images.
-
-    Raises:
-        ConfigError: If the data set or a domain is unknown, its files do not have its layout, or
-            the partition cannot be met.
-    """
+    """Load the data set and partition it; `images` is the purpose of rendered images."""
     task = config.task
     request = DataRequest(
         root=user_path(task.root),
@@ -346,7 +306,20 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
     dealt = Dealt(classes, dealt_domains(config, dataset))
     everybody: Sequence[ClientIndices] = deal(config, dataset, dealt)
     if task.validation_share:
-        everybody = _with_validation(config, everybody, dataset, dealt)
+        # Without domains of their own, clients are told apart by position.
+        owners: list[tuple[str | int, bool]] = [
+            (position, bool(dataset.holds_back)) for position in range(len(everybody))
+        ]
+        if task.partition.kind == "domain":
+            owners = [(dataset.domains[d], d in dataset.holds_back) for d in dealt.domains]
+        seed, share = config.seed_of("validation"), task.validation_share
+        everybody = [
+            # Some files hold back the images that the client itself chose.
+            client
+            if holds_back
+            else carve(client, dataset.train, share, key_of(seed, "validation", owner))
+            for client, (owner, holds_back) in zip(everybody, owners, strict=True)
+        ]
     senses = senses_of_clients(len(everybody)) if task.senses == BY_CLIENT else ()
     if senses:
         dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
@@ -369,15 +342,7 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
 
 
 def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
-    """Return a task's statements about a folder of its user's own images.
-
-    Args:
-        task: The task.
-        dealt: Whether its images are dealt out to clients.
-
-    Raises:
-        ConfigError: If `task.class_names` cannot be a path.
-    """
+    """Return what a task says of a folder of own images; `dealt` where these are dealt out."""
     names = task.class_names
     return Hints(
         layout=task.layout,
@@ -400,25 +365,6 @@ def _train_per_class(config: RunConfig) -> int:
     if section.classes_per_client is not None:
         return shots * math.ceil(section.classes_per_client * hands / dealt)
     return shots * (hands if section.kind == "iid" or section.shared_classes else 1)
-
-
-def _with_validation(
-    config: RunConfig, clients: Sequence[ClientIndices], dataset: Dataset, dealt: Dealt
-) -> list[ClientIndices]:
-    seed, share = config.seed_of("validation"), config.task.validation_share
-    owners: list[tuple[str | int, bool]]
-    if config.task.partition.kind == "domain":
-        owners = [(dataset.domains[d], d in dataset.holds_back) for d in dealt.domains]
-    else:
-        # Without domains of their own, clients are told apart by position.
-        owners = [(position, bool(dataset.holds_back)) for position in range(len(clients))]
-    return [
-        # These files hold back the images that the client itself chose.
-        client
-        if holds_back
-        else carve(client, dataset.train, share, key_of(seed, "validation", owner))
-        for client, (owner, holds_back) in zip(clients, owners, strict=True)
-    ]
 
 
 def _number_dealt(config: RunConfig, classes: int) -> int:
@@ -572,18 +518,10 @@ class PublicRows(NamedTuple):
 
 
 def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
-    """Return images of `public_data`: up to `per_class` of each class that is dealt out.
+    """Return images of `public_data`: a split, and up to `per_class` rows of each class, ascending.
 
     Under `task.senses: clients` the images of a class have all senses in turn. Images of a held-out
-    domain are left out.
-
-    Args:
-        config: The run's, with such a section.
-        data: The federation's.
-
-    Raises:
-        ConfigError: If the public images cannot be read, have other classes, are the federation's
-            own, or are fewer than `privacy.rank`.
+    domain are left out. Fewer images than `privacy.rank` are refused.
     """
     section, task = config.public_data or PublicDataConfig(), config.task
     name = section.dataset or task.dataset
@@ -636,16 +574,10 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
 def load_public(
     name: str, request: DataRequest, own: Dataset, field: str = "public_data"
 ) -> Dataset:
-    """Read a data set that is declared public.
-
-    Args:
-        name: Of the data set.
-        request: Its place, and the number of images to render.
-        own: The federation's data set.
-        field: The section that names the public data set, for errors.
+    """Read a data set that is declared public; `field` is the section that names it, for errors.
 
     Raises:
-        ConfigError: If it cannot be read, has other classes, or is the federation's own.
+        ConfigError: If it cannot be read, has other classes than `own`, or is the federation's own.
     """
     try:
         public = load_dataset(name, request)

@@ -14,7 +14,13 @@ from typing import Final, Literal, NamedTuple
 
 from platform.config.sections import Layout
 from platform.data.dataset import ImageFiles
-from platform.data.loaders._files import LONGEST_NAME, image_names, is_there, listed, subfolders
+from platform.data.loaders._files import (
+    image_names,
+    is_there,
+    listed,
+    require_printable,
+    subfolders,
+)
 from platform.errors import DataError
 
 Use = Literal["train", "validation", "test"]
@@ -133,16 +139,7 @@ def is_split_folder(name: str) -> bool:
 
 
 def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> None:
-    """Refuse training and test folders where the folders must be domains or clients.
-
-    Args:
-        names: Of the folders.
-        where: Folder that they lie in.
-        level: What they must be, as layouts call it: `CLIENT` or `DOMAIN`.
-
-    Raises:
-        DataError: If one may be a folder of training, validation or test images.
-    """
+    """Refuse training and test folders where the folders must be domains or clients (`level`)."""
     split = [repr(name) for name in names if is_split_folder(name)]
     if split:
         raise DataError(
@@ -167,12 +164,9 @@ def folded(name: str) -> str:
 def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     """Read a data holder's folder; images are listed and not opened.
 
-    Hidden files and the files that file managers leave behind are skipped. The group has `parts`
-    exactly where folders split the images.
-
-    Args:
-        root: The folder.
-        beside: Names of files that may lie beside the folders in it.
+    Hidden files and the files that file managers leave behind are skipped; files called as in
+    `beside` may lie beside the folders. The group has `parts` exactly where folders split the
+    images.
 
     Raises:
         DataError: If the folder is missing, can be read in two ways or in none, holds no image,
@@ -196,7 +190,14 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
         names.update(inside)
         for name in inside:
             path = f"{part}/{name}" if part else name
-            found += [Listed(f"{path}/{one}", name, use) for one in _images(root / path, root)]
+            word = name if folded(name) else ""
+            require_printable(word, f"task.root: {str(base)!r} has a class folder {name[:80]!r}")
+            if deeper := subfolders(root / path, root):
+                raise DataError(
+                    f"task.root: {str(root / path / deeper[0])!r} is a folder in what should be a "
+                    f"class's folder; valid are {LAYOUTS}"
+                )
+            found += [Listed(f"{path}/{one}", name, use) for one in image_names(root / path, root)]
         # One image less must not make an unreadable folder readable.
         if len(found) == before and use in (None, "train"):
             raise DataError(
@@ -271,19 +272,3 @@ def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str,
             f"task.root: {str(root)!r} holds {conjoined(map(repr, split))} without the folder that "
             f"belongs to it; valid are {LAYOUTS}"
         )
-
-
-def _images(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of the images in a class's folder."""
-    name = folder.name
-    if len(name) > LONGEST_NAME or not name.isprintable() or not folded(name):
-        raise DataError(
-            f"task.root: {str(folder.parent)!r} has a class folder {name[:80]!r}; valid are 1 to "
-            f"{LONGEST_NAME} printable characters"
-        )
-    if inside := subfolders(folder, root):
-        raise DataError(
-            f"task.root: {str(folder / inside[0])!r} is a folder in what should be a class's "
-            f"folder; valid are {LAYOUTS}"
-        )
-    return image_names(folder, root)

@@ -14,7 +14,7 @@ class, and no two classes have the same words.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -22,12 +22,12 @@ from typing import Final
 from platform.config.sections import Layout
 from platform.data.catalogue import Hints
 from platform.data.loaders._files import (
-    LONGEST_NAME,
     MOST_CLASSES,
     class_words,
     is_there,
     listed,
     read_text,
+    require_printable,
     subfolders,
 )
 from platform.data.own_folders import (
@@ -39,7 +39,7 @@ from platform.data.own_folders import (
     require_no_split_folders,
     some,
 )
-from platform.data.own_lists import is_saved, read_saved, read_split, read_tables
+from platform.data.own_lists import MARKS, read_saved, read_split, read_tables
 from platform.errors import DataError
 
 BESIDE: Final = ("class_names.txt", "class_names.json")
@@ -51,13 +51,8 @@ _PARTED_BY: Final = ("\t", " -> ", " ")
 def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str, str]] | None:
     """Return the file of class names and its words by the classes' names in files.
 
-    Args:
-        root: Folder of the images.
-        given: The file that a configuration names; None for one beside the images, if any.
-
-    Raises:
-        DataError: If the named file is missing or unreadable, two files lie beside the images, or
-            an entry occurs twice, lacks its words, or has words that cannot be printed.
+    The configuration names the file (`given`), or it lies beside the images. No entry may occur
+    twice, lack its words, or have words that cannot be printed.
     """
     beside = [root / name for name in BESIDE if is_there(root / name)]
     if given is None and not beside:
@@ -79,7 +74,30 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
     except DataError as error:
         raise DataError(str(error).replace("task.root", "task.class_names", 1)) from error
     pairs = _from_json(path, text) if path.suffix.lower() == ".json" else _from_lines(path, text)
-    return path, _checked(path, pairs)
+    words: dict[str, str] = {}
+    spellings: dict[str, str] = {}
+    firsts: dict[str, str] = {}
+    for name, called in pairs:
+        said = f"task.class_names: {str(path)!r} calls {name[:80]!r} {called[:80]!r}"
+        require_printable(called, said)
+        first = spellings.setdefault(folded(name), name)
+        if name in words or first != name:
+            raise DataError(
+                f"task.class_names: {str(path)!r} has two entries for {name[:80]!r}; valid is one "
+                "for each class"
+            )
+        other = firsts.setdefault(called.casefold(), name)
+        if other != name:
+            raise DataError(
+                f"task.class_names: {str(path)!r} calls both {other[:80]!r} and {name[:80]!r} "
+                f"{called!r}; valid are other words for each class"
+            )
+        words[name] = called
+    if not words:
+        raise DataError(
+            f"task.class_names: {str(path)!r} has no entry; valid is one for each class"
+        )
+    return path, words
 
 
 def words_of(
@@ -87,14 +105,8 @@ def words_of(
 ) -> dict[str, str]:
     """Return the words of each class by its name in the files.
 
-    Args:
-        names: The classes, as files spell them.
-        path: The file of class names.
-        words: The words by name in that file.
-        more: Whether the file may also name classes of other holders.
-
-    Raises:
-        DataError: If a class has no entry, or an entry no class.
+    A class without an entry is refused; so is an entry without a class, unless the file may also
+    name `more` classes of other holders.
     """
     spelled = {folded(name): text for name, text in words.items()}
     missing = [name for name in names if folded(name) not in spelled]
@@ -149,36 +161,6 @@ def _from_json(path: Path, text: str) -> list[tuple[str, str]]:
 _OBJECT: Final = 'an object such as {"n02084071": "dog"}'
 
 
-def _checked(path: Path, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    words: dict[str, str] = {}
-    spellings: dict[str, str] = {}
-    firsts: dict[str, str] = {}
-    for name, text in pairs:
-        if not text or len(text) > LONGEST_NAME or not text.isprintable():
-            raise DataError(
-                f"task.class_names: {str(path)!r} calls {name[:80]!r} {text[:80]!r}; valid are 1 "
-                f"to {LONGEST_NAME} printable characters"
-            )
-        first = spellings.setdefault(folded(name), name)
-        if name in words or first != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} has two entries for {name[:80]!r}; valid is one "
-                "for each class"
-            )
-        other = firsts.setdefault(text.casefold(), name)
-        if other != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} calls both {other[:80]!r} and {name[:80]!r} "
-                f"{text!r}; valid are other words for each class"
-            )
-        words[name] = text
-    if not words:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has no entry; valid is one for each class"
-        )
-    return words
-
-
 OWN_LAYOUTS: Final[Mapping[Layout, str]] = {
     "class_folders": "CLASS/IMAGE",
     "split_folders": "train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE",
@@ -203,10 +185,6 @@ def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnR
         hints: The user's statements about the folder.
         one_holder: Whether all images are one data holder's: then the folder has no clients in it,
             and the file of class names may also name classes of other holders.
-
-    Raises:
-        DataError: If the folder is missing, can be read in two ways or in none, or does not have
-            the layout that the hints name.
     """
     if not is_there(root, folder=True):
         raise DataError(
@@ -242,7 +220,7 @@ def _layouts(one_holder: bool) -> str:
 def _recognised(
     root: Path, folders: Sequence[str], files: Sequence[str], one_holder: bool
 ) -> Layout:
-    if is_saved(files):
+    if any(mark in files for mark in MARKS):
         return "saved"
     lists = [name for name in files if _list_layout(name) is not None]
     if lists:
@@ -363,11 +341,8 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
         )
     require_no_split_folders(folders, root, level)
     for name in folders:
-        if len(name) > LONGEST_NAME or not name.isprintable():
-            raise DataError(
-                f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}; valid are 1 "
-                f"to {LONGEST_NAME} printable characters"
-            )
+        said = f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}"
+        require_printable(name, said)
     groups = {name: recognise(root / name) for name in folders}
     for name, group in groups.items():
         # A link to another client's folder would make two clients of one.

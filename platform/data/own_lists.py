@@ -22,7 +22,6 @@ from typing import Any, Final, NamedTuple
 from platform.config.sections import Layout
 from platform.data.dataset import MOST_BYTES, ImageFiles
 from platform.data.loaders._files import (
-    LONGEST_NAME,
     MOST_CLASSES,
     is_there,
     read_text,
@@ -30,6 +29,7 @@ from platform.data.loaders._files import (
     require_inside,
     require_listed_path,
     require_present,
+    require_printable,
     subfolders,
 )
 from platform.data.loaders.coop_splits import read_split_file, split_classes
@@ -84,20 +84,9 @@ def reading_of_rows(
 ) -> OwnReading:
     """Return the reading of listed images.
 
-    Args:
-        root: Folder that paths are relative to, links followed.
-        rows: The images.
-        names: The classes in label order, as the rows spell them.
-        layout: The layout.
-        place: The file or folder, for errors.
-        parts: The parts that have files of their own; empty where a column says the part of an
-            image, and so may say any part.
-        files: The reader of the images.
-        remarks: Sentences for people.
-
-    Raises:
-        DataError: If the list is empty, lists an image twice, fills a column in some rows only, or
-            has an unknown split or a name that cannot be printed.
+    The parts are those that have files of their own; empty where a column says the part of an
+    image, and so may say any part. Refuses an empty list, an image listed twice, a column filled in
+    some rows only, an unknown split, and a name that cannot be printed.
     """
     if not rows:
         raise DataError(f"task.root: {place} lists no image; valid is at least one")
@@ -109,30 +98,26 @@ def reading_of_rows(
                 f"task.root: {place} has no {column} for {filled[False]!r} and has one for "
                 f"{filled[True]!r}; valid is one for each image, or for none"
             )
-
-    def use_of(split: str) -> Use:
+    told = sorted({row.split for row in rows} - {""})
+    for split in (*told, *(parts if rows[0].split else ())):
         if split.strip().casefold() not in SPLIT_NAMES:
             raise DataError(
                 f"task.root: {place} has the split {split[:80]!r}; valid: {', '.join(SPLIT_NAMES)}"
             )
-        return SPLIT_NAMES[split.strip().casefold()]
-
-    told = sorted({row.split for row in rows} - {""})
-    uses: dict[str, Use | None] = {"": None, **{split: use_of(split) for split in told}}
+    uses: dict[str, Use | None] = {"": None}
+    uses |= {split: SPLIT_NAMES[split.strip().casefold()] for split in told}
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
-    places = frozenset(use_of(part) for part in (parts or WORDS) if rows[0].split)
+    places = frozenset(
+        SPLIT_NAMES[part.strip().casefold()] for part in (parts or WORDS) if rows[0].split
+    )
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
         groups.setdefault(group, []).append(Listed(row.path, row.name, uses[row.split]))
     for name in groups if owners != "nobody" else ():
-        if len(name) > LONGEST_NAME or not name.isprintable():
-            raise DataError(
-                f"task.root: {place} has a {owners[:-1]} {name[:80]!r}; valid are 1 to "
-                f"{LONGEST_NAME} printable characters"
-            )
+        require_printable(name, f"task.root: {place} has a {owners[:-1]} {name[:80]!r}")
     if owners == "clients" and rows[0].domain:
         remarks += ("its column domain is not used, as clients hold what the column client says",)
     return OwnReading(
@@ -166,11 +151,8 @@ def _sentence(listed: Sequence[Listed]) -> str:
 
 def require_class_name(place: str, name: str) -> None:
     """Refuse a class name that is empty, too long, or cannot be printed."""
-    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
-        raise DataError(
-            f"task.root: {place} has the label {name[:80]!r}; valid are 1 to {LONGEST_NAME} "
-            "printable characters"
-        )
+    word = name if name.strip() else ""
+    require_printable(word, f"task.root: {place} has the label {name[:80]!r}")
 
 
 _MOST_BYTES: Final = 256_000_000
@@ -190,14 +172,9 @@ _SIGNS: Final = (",", ";", "\t")
 
 
 def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
-    """Read the CSV files of a folder without opening an image.
+    """Read the CSV files of a folder: one of any name, or one for each part, such as `train.csv`.
 
-    Args:
-        root: The folder; resolved.
-        names: Of the files: one of any name, or one for each part, such as `train.csv`.
-
-    Raises:
-        DataError: If a file is not such a table, or lists an image that is missing or outside.
+    No image is opened; a listed image that is missing or outside is refused.
     """
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
@@ -214,8 +191,17 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         lines = _lines(path)
         _, header = next(lines, (1, []))
         columns = _columns(header, repr(str(path)), bool(part))
-        where = f"of {str(path)!r}"
-        rows += [_row(values, columns, f"line {at} {where}", part) for at, values in lines]
+        for at, values in lines:
+            where = f"line {at} of {str(path)!r}"
+            if len(values) <= max(columns.values()):
+                raise DataError(
+                    f"task.root: {where} has {len(values)} values; valid are as many as columns"
+                )
+            listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
+            require_listed_path(listed, where)
+            require_class_name(where, label)
+            said = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
+            rows.append(Row(listed, label, **{"split": part, **said}))
         for column in header:
             shown = repr(column.strip()[:40])
             known = column.strip().casefold() in columns
@@ -223,7 +209,7 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
                 ignored.add(shown)
     place = conjoined(repr(str(root / name)) for name in names)
     labels = _in_order({row.name for row in rows}, place)
-    said = f"not read: {'column' if len(ignored) == 1 else 'columns'} {', '.join(sorted(ignored))}"
+    noun = "column" if len(ignored) == 1 else "columns"
     return reading_of_rows(
         _base(root, [row.path for row in rows], place),
         rows,
@@ -231,7 +217,7 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         layout="table",
         place=place,
         parts=told,
-        remarks=(said,) if ignored else (),
+        remarks=(f"not read: {noun} {', '.join(sorted(ignored))}",) if ignored else (),
     )
 
 
@@ -253,15 +239,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_split(root: Path, name: str) -> OwnReading:
-    """Read a split file without opening an image.
-
-    Args:
-        root: The folder; resolved.
-        name: Of the file.
-
-    Raises:
-        DataError: If it is no split file, or lists an image that is missing or outside.
-    """
+    """Read a split file; no image is opened, and one that is missing or outside is refused."""
     path = root / name
     require_inside(path, root)
     parts = read_split_file(path)
@@ -301,18 +279,6 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
             "one of the two"
         )
     return columns
-
-
-def _row(values: Sequence[str], columns: Mapping[str, int], where: str, part: str) -> Row:
-    if len(values) <= max(columns.values()):
-        raise DataError(
-            f"task.root: {where} has {len(values)} values; valid are as many as columns"
-        )
-    path, label = values[columns["path"]].strip(), values[columns["label"]].strip()
-    require_listed_path(path, where)
-    require_class_name(where, label)
-    told = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
-    return Row(path, label, **{"split": part, **told})
 
 
 def _in_order(names: set[str], place: str) -> list[str]:
@@ -364,11 +330,7 @@ class SavedImages(ImageFiles):
         return {}
 
     def bytes_of(self, row: int) -> bytes:
-        """Return an image's file as it was saved.
-
-        Raises:
-            DataError: If the row has no image, or the image is too large.
-        """
+        """Return an image's file as it was saved."""
         value = self._value(row)
         if value is None:
             raise DataError(
@@ -402,23 +364,17 @@ class SavedImages(ImageFiles):
         return None if inner is None or not inner.is_valid else memoryview(inner.as_buffer())
 
 
-def is_saved(files: Sequence[str]) -> bool:
-    """Return whether a folder with these files is a saved data set's."""
-    return any(mark in files for mark in MARKS)
-
-
 def read_saved(root: Path) -> OwnReading:
-    """List the images of a saved data set without decoding one.
-
-    Args:
-        root: The folder; resolved.
-
-    Raises:
-        DataError: If `pyarrow` is not installed, or a file is not as `save_to_disk` writes it.
-    """
+    """List the images of a saved data set without decoding one."""
     rows: list[Row] = []
     names: tuple[str, ...] | None = None
-    splits = _splits(root)
+    splits: Sequence[Any] = ("",)
+    if is_there(root / MARKS[0]):
+        splits = _document(root / MARKS[0], root).get("splits") or ()
+        if not isinstance(splits, list) or not splits:
+            raise _unsaved(root / MARKS[0], "names no splits")
+        for split in splits:
+            _require_step(split, root / MARKS[0])
     for split in splits:
         folder = root / split if split else root
         found, classes = _part(root, folder, split)
@@ -437,17 +393,6 @@ def read_saved(root: Path) -> OwnReading:
         parts=tuple(filter(None, splits)),
         files=SavedImages,
     )
-
-
-def _splits(root: Path) -> tuple[str, ...]:
-    if not is_there(root / MARKS[0]):
-        return ("",)
-    splits = _document(root / MARKS[0], root).get("splits")
-    if not isinstance(splits, list) or not splits:
-        raise _unsaved(root / MARKS[0], "names no splits")
-    for split in splits:
-        _require_step(split, root / MARKS[0])
-    return tuple(splits)
 
 
 def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, ...] | None]:
@@ -472,49 +417,33 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
                 f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
                 "images that are saved in it, and no paths to files elsewhere"
             )
+        if label not in table.column_names:
+            raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
+        told = {
+            column: [str(value or "") for value in table.column(column).to_pylist()]
+            for column in COLUMNS
+            if column in table.column_names and not (column == "split" and split)
+        }
         above = f"{split}/{name}" if split else str(name)
-        rows += _rows(table, label, classes, place=place, above=above, split=split)
+        for position, value in enumerate(table.column(label).to_pylist()):
+            where = f"row {position} of {place}"
+            if classes is not None:
+                if not isinstance(value, int) or not 0 <= value < len(classes):
+                    raise DataError(
+                        f"task.root: {where} has the label {value!r}; valid: 0 to "
+                        f"{len(classes) - 1}"
+                    )
+            elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
+                raise DataError(
+                    f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a "
+                    "number from 0"
+                )
+            else:
+                require_class_name(where, str(value))
+            called = str(value) if classes is None else classes[value]
+            own = {column: values[position] for column, values in told.items()}
+            rows.append(Row(f"{above}/{position}", called, **{"split": split, **own}))
     return rows, classes
-
-
-def _rows(
-    table: Any,
-    label: str,
-    classes: tuple[str, ...] | None,
-    *,
-    place: str,
-    above: str,
-    split: str,
-) -> list[Row]:
-    if label not in table.column_names:
-        raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
-    told = {
-        name: [str(value or "") for value in table.column(name).to_pylist()]
-        for name in COLUMNS
-        if name in table.column_names and not (name == "split" and split)
-    }
-    rows = []
-    for position, value in enumerate(table.column(label).to_pylist()):
-        name = _name(value, classes, f"row {position} of {place}")
-        own = {column: values[position] for column, values in told.items()}
-        rows.append(Row(f"{above}/{position}", name, **{"split": split, **own}))
-    return rows
-
-
-def _name(value: object, classes: tuple[str, ...] | None, where: str) -> str:
-    if classes is not None:
-        if not isinstance(value, int) or not 0 <= value < len(classes):
-            raise DataError(
-                f"task.root: {where} has the label {value!r}; valid: 0 to {len(classes) - 1}"
-            )
-        return classes[value]
-    if isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
-        raise DataError(
-            f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a number "
-            "from 0"
-        )
-    require_class_name(where, str(value))
-    return str(value)
 
 
 def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str, ...] | None]:

@@ -73,7 +73,8 @@ class DirichletShares:
 
     Attributes:
         alpha: Concentration; the smaller, the more unequal. Large values make all clients alike.
-        minimum: Fewest training images of a client.
+        minimum: Fewest training images of a client; under `shared_ratio` training and test images
+            together, 0 for `least_images`.
         fewest_classes: Fewest classes among a client's training images. A few shots of one class
             teach nothing about any other.
         minimum_test: Fewest test images of a client; published loops ask for `minimum` here too.
@@ -94,21 +95,10 @@ def dirichlet_counts(
     rng: np.random.Generator,
     whose: str = "clients",
 ) -> tuple[Counts, Counts]:
-    """Draw how many images of each class a client gets.
+    """Draw the training and test images of each client by class, (classes, clients) each.
 
-    Args:
-        shares: How they are drawn.
-        train_sizes: Training images of each class that are dealt out, (classes,).
-        test_sizes: Test images of each class, (classes,); all are dealt out.
-        clients: Number of clients.
-        rng: Draws the shares.
-        whose: The word for the clients in errors.
-
-    Returns:
-        Training and test images of each client by class, (classes, clients) each.
-
-    Raises:
-        ConfigError: If no draw out of `DRAWS` gave every client its least.
+    All images of the given sizes, (classes,) each, are dealt out; `whose` is the word for the
+    clients in errors. Refuses if no draw out of `DRAWS` gives every client its least.
     """
     even = train_sizes.sum() / clients
     for _ in range(DRAWS):
@@ -135,13 +125,7 @@ def _has_enough(shares: DirichletShares, counts: Counts) -> bool:
 
 
 def _never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
-    """Return the refusal after the last draw.
-
-    Args:
-        shares: How they were drawn.
-        what: What each client must have.
-        whose: How many clients of what.
-    """
+    """Return the refusal after the last draw."""
     return ConfigError(
         f"task.partition.minimum: none of {DRAWS} draws with task.partition.alpha = "
         f"{shares.alpha:g} gave {what} to each of {whose}; use fewer clients, more images or a "
@@ -169,48 +153,12 @@ def _cut(share: NDArray[np.float64], size: int) -> Counts:
     return np.diff(ends, prepend=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Portion:
-    """A client's part under `iid` and `pathological` beside its shots.
-
-    Attributes:
-        shared_classes: The share of classes that all clients own under `pathological`.
-        classes: Classes of a client there, which others own as well; None for disjoint ones.
-        images: Training images of a client under `iid`, of any class; None for shots.
-        fewest_classes: Fewest classes among a client's training images, under any kind; None for
-            two under few shots, else one.
-        slices: How `pathological` cuts disjoint classes where clients do not divide them.
-    """
-
-    shared_classes: float = 0.0
-    classes: int | None = None
-    images: int | None = None
-    fewest_classes: int | None = None
-    slices: Literal["even", "rounded"] = "even"
-
-    @property
-    def may_lack_tests(self) -> bool:
-        """Whether a client may have no test image, because there are many clients."""
-        return self.classes is not None or self.images is not None
-
-
 def random_counts(
     labels: Indices, classes: int, each: int, clients: int, *, rng: np.random.Generator
 ) -> Counts:
     """Draw `each` images for every client without replacement, whatever their class.
 
-    Args:
-        labels: Class of each image, (n,), below `classes`.
-        classes: Number of classes.
-        each: Images of a client.
-        clients: Number of clients.
-        rng: Draws the images.
-
-    Returns:
-        Counts, (classes, clients); each column sums to `each`.
-
-    Raises:
-        ConfigError: If there are fewer images.
+    Returns counts, (classes, clients), of which each column sums to `each`; refuses too few images.
     """
     if each * clients > len(labels):
         most = len(labels) // clients
@@ -231,19 +179,8 @@ def balanced_classes(
     """Draw classes for each client, so that the classes' numbers of owners differ by one at most.
 
     Clients choose one after the other, in random order, each at random among the classes that have
-    the fewest owners so far.
-
-    Args:
-        classes: Number of classes.
-        each: Classes of a client.
-        clients: Number of clients.
-        rng: Draws the order and the classes.
-
-    Returns:
-        The classes of each client, ascending.
-
-    Raises:
-        ConfigError: If there are fewer than `each` classes, or a class would have no owner.
+    the fewest owners so far. Returns `each` classes of each client, ascending; refuses too few
+    classes, and a class without an owner.
     """
     fewest = -(-classes // clients)
     if not fewest <= each <= classes:
@@ -270,72 +207,44 @@ _WITHIN_CLIENT: Final = 0.25
 """Share of a client's own images that it tests with under `shared_ratio`."""
 
 
-@dataclass(frozen=True)
-class SharedRatio:
-    """How `shared_ratio` deals out a class.
-
-    Attributes:
-        ratio: The share S of each class that is spread evenly, in [0, 1].
-        alpha: Concentration of the rest's shares; PM-MoE takes 0.1.
-        minimum: Fewest images of a client, training and test together; None for `least_images`.
-        fewest_classes: Fewest classes among a client's images.
-    """
-
-    ratio: float = 0.0
-    alpha: float = 0.1
-    minimum: int | None = None
-    fewest_classes: int = 1
-
-
 def least_images(images: int, clients: int) -> int:
     """Return PFLlib's least number of images of a client: 40, or half its even part if less."""
     return int(min(_MOST_ASKED, images / clients / 2))
 
 
 def shared_ratio_counts(
-    rule: SharedRatio, sizes: Counts, clients: int, *, rng: np.random.Generator
+    shares: DirichletShares, sizes: Counts, clients: int, *, ratio: float, rng: np.random.Generator
 ) -> Counts:
-    """Draw how many images of each class a client gets under `shared_ratio`.
+    """Draw how many images of each class a client gets under `shared_ratio`, (classes, clients).
 
-    Args:
-        rule: How classes are dealt out.
-        sizes: Images of each class, training and test together, (classes,); all are dealt out.
-        clients: Number of clients.
-        rng: Draws the shares.
-
-    Returns:
-        Counts, (classes, clients).
-
-    Raises:
-        ConfigError: If no draw out of `DRAWS` gave every client its least.
+    The sizes are training and test images together, (classes,), and all are dealt out. The share
+    `ratio` (S in [0, 1]) of each class is spread evenly, and the rest drawn.
     """
-    asked = least_images(int(sizes.sum()), clients) if rule.minimum is None else rule.minimum
+    asked = shares.minimum or least_images(int(sizes.sum()), clients)
     # One image cannot be for training and for testing.
-    shares = DirichletShares(rule.alpha, max(asked, _SPLITTABLE), rule.fewest_classes)
+    shares = replace(shares, minimum=max(asked, _SPLITTABLE))
     even = sizes.sum() / clients
     for _ in range(DRAWS):
         counts = np.zeros((len(sizes), clients), np.int64)
         for label, size in enumerate(sizes):
-            shared = int(rule.ratio * size + _ROUNDING)
+            shared = int(ratio * size + _ROUNDING)
             counts[label] = shared // clients
             counts[label, -1] += shared % clients
-            share = _share_out(rule.alpha, counts.sum(axis=0), even, rng)
+            share = _share_out(shares.alpha, counts.sum(axis=0), even, rng)
             if share is None:
                 break
             counts[label] += _cut(share, int(size) - shared)
         else:
             if _has_enough(shares, counts):
                 return counts
-    of = f" of {rule.fewest_classes} classes" if rule.fewest_classes > 1 else ""
+    of = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
     raise _never_enough(shares, f"{shares.minimum} images{of}", f"{clients} clients")
 
 
 def split_own(rows: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Split a client's rows into training and test rows, ascending.
+    """Split a client's rows, at least two, into training and test rows.
 
-    Args:
-        rows: At least two; a quarter, rounded up, are test rows.
-        rng: Shuffles them.
+    A quarter, rounded up, are test rows.
     """
     shuffled = rng.permutation(rows)
     tests = int(np.ceil(_WITHIN_CLIENT * len(rows)))
@@ -354,17 +263,10 @@ def pachinko_counts(
     *,
     rng: np.random.Generator,
 ) -> Counts:
-    """Draw how many images of each class a client gets by Pachinko allocation.
+    """Draw how many images of each class a client gets by Pachinko allocation, (classes, clients).
 
-    Args:
-        sizes: Images of each class, training and test together, (classes,).
-        superclasses: Of each class, (classes,).
-        clients: Number of clients.
-        alpha: Concentration of the shares of superclasses.
-        rng: Draws shares, classes and images.
-
-    Returns:
-        Counts, (classes, clients); all columns have the same sum.
+    The sizes are training and test images together, (classes,); `alpha` is the concentration of the
+    shares of superclasses. All columns have the same sum.
     """
     left, groups = sizes.astype(np.int64), np.asarray(superclasses)
     counts = np.zeros((len(sizes), clients), np.int64)
@@ -440,22 +342,44 @@ class PartitionPlan:
             domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
-            together. None takes all images, or as many as `portion` says.
-        shares: How `dirichlet` and `domain_dirichlet` draw.
+            together. None takes all images, or `images_each`.
+        shares: How the kinds with random shares draw.
         domains: Names of the domains that `domain_dirichlet` deals out; their number divides
             `clients`.
-        portion: A client's part under `iid` and `pathological`.
-        shared_ratio: How `shared_ratio` draws.
+        superclasses: Of each class, under `hierarchical_dirichlet`.
+        shared_ratio: The share of each class that `shared_ratio` spreads evenly.
+        shared_classes: The share of classes that all clients own under `pathological`.
+        classes_each: Classes of a client there, which others own as well; None for disjoint ones.
+        images_each: Training images of a client under `iid`, of any class; None for shots.
+        fewest_classes: Fewest classes among a client's training images, under any kind; None for
+            two under few shots, else one.
+        slices: How `pathological` cuts disjoint classes where clients do not divide them.
     """
 
     kind: str
     clients: int
     classes: int
     shots: int | None
-    shares: DirichletShares = field(default_factory=DirichletShares)
+    shares: DirichletShares = DirichletShares()
     domains: tuple[str, ...] = ()
-    portion: Portion = field(default_factory=Portion)
-    shared_ratio: SharedRatio = field(default_factory=SharedRatio)
+    superclasses: tuple[int, ...] = ()
+    shared_ratio: float = 0.0
+    shared_classes: float = 0.0
+    classes_each: int | None = None
+    images_each: int | None = None
+    fewest_classes: int | None = None
+    slices: Literal["even", "rounded"] = "even"
+
+    @property
+    def may_lack_tests(self) -> bool:
+        """Whether a client may have no test image, because there are many clients."""
+        return self.classes_each is not None or self.images_each is not None
+
+    @property
+    def least_classes(self) -> int:
+        """Fewest classes among a client's training images."""
+        few = 1 if self.shots is None else _FEW_SHOT_CLASSES
+        return few if self.fewest_classes is None else self.fewest_classes
 
 
 _FEW_SHOT_CLASSES = 2
@@ -469,28 +393,25 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes),
     or rounded slices with the rest for the last client (both papers' code); or a given number of
     classes for each client, in balance.
-
-    Raises:
-        ConfigError: If there are too few classes for the clients.
     """
     if plan.kind == "iid":
         return tuple(tuple(range(plan.classes)) for _ in range(plan.clients))
-    if plan.portion.classes is not None:
-        return balanced_classes(plan.classes, plan.portion.classes, plan.clients, rng=rng)
-    shared = round(plan.portion.shared_classes * plan.classes)
-    if plan.portion.shared_classes and not shared:
+    if plan.classes_each is not None:
+        return balanced_classes(plan.classes, plan.classes_each, plan.clients, rng=rng)
+    shared = round(plan.shared_classes * plan.classes)
+    if plan.shared_classes and not shared:
         raise ConfigError(
-            f"task.partition.shared_classes: {plan.portion.shared_classes:g} of {plan.classes} "
+            f"task.partition.shared_classes: {plan.shared_classes:g} of {plan.classes} "
             f"classes is less than half a class; valid: null, or from {1 / plan.classes:.2g}"
         )
-    left, fewest = plan.classes - shared, _fewest_classes(plan)
+    left, fewest = plan.classes - shared, plan.least_classes
     # If clients do not share all classes, each needs one of its own, or two if it would otherwise
     # have few shots of a single class.
     own = 0 if not left else max(1, fewest - shared)
     most = plan.clients if not own else left // own
     if plan.clients > most or shared + own < fewest:
         why = "" if fewest == 1 else ", two a client, since a few shots of one class teach nothing"
-        if plan.portion.fewest_classes is not None:
+        if plan.fewest_classes is not None:
             why = f" with task.partition.fewest_classes = {fewest}"
         valid = f"1 to {most}" if most else "a data set with more classes"
         of = f"{left} of {plan.classes} classes" if shared else f"{plan.classes} classes"
@@ -500,7 +421,7 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
         )
     order = rng.permutation(plan.classes)
     common, rest = order[:shared].tolist(), order[shared:]
-    if plan.portion.slices == "even":
+    if plan.slices == "even":
         parts = np.array_split(rest, plan.clients)
     else:
         # C / N classes each, rounded (halves to even), and the remainder for the last client.
@@ -521,100 +442,59 @@ def partition(
     *,
     class_rng: np.random.Generator,
     shot_rng: np.random.Generator,
+    split_rng: Callable[[int], np.random.Generator],
 ) -> tuple[ClientIndices, ...]:
     """Deal out the images; no image goes to two clients.
 
     Args:
-        plan: The rules; of any kind but `domain`, `shared_ratio` and `hierarchical_dirichlet`.
-        train_labels: Class of each training image, (n,), below `plan.classes`.
-        test_labels: Class of each test image, (m,).
+        plan: The rules; of any kind but `domain`.
+        train_labels: Class of each training image, (n,), below `plan.classes`; under `shared_ratio`
+            of each image of the one pool.
+        test_labels: Class of each test image, (m,); unused under `shared_ratio`.
         class_rng: Draws how many images of each class a client gets.
         shot_rng: Draws which images.
+        split_rng: Splits the images of the client at a position, under `shared_ratio`.
 
     Raises:
         ConfigError: If no class has images for the shots, or a client would get too few.
     """
     sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
-    if plan.portion.images is not None:
-        each, everybody = plan.portion.images, np.ones((plan.classes, plan.clients), np.int64)
-        train_counts = random_counts(train_labels, plan.classes, each, plan.clients, rng=class_rng)
-        test_counts = _evenly(sizes[1], everybody)
+    if plan.kind == "shared_ratio":
+        shares = replace(plan.shares, fewest_classes=plan.least_classes)
+        counts = shared_ratio_counts(
+            shares, _cap(plan, sizes[0]), plan.clients, ratio=plan.shared_ratio, rng=class_rng
+        )
+        clients = tuple(
+            ClientIndices(*split_own(rows, split_rng(position)))
+            for position, rows in enumerate(_dealt(train_labels, sizes[0], counts, shot_rng))
+        )
+    elif plan.kind == "hierarchical_dirichlet":
+        # One pool, in which a test image stays a test image.
+        labels, first = np.concatenate([train_labels, test_labels]), len(train_labels)
+        pool = sizes[0] + sizes[1]
+        counts = pachinko_counts(
+            pool, plan.superclasses, plan.clients, plan.shares.alpha, rng=class_rng
+        )
+        clients = tuple(
+            ClientIndices(rows[rows < first], rows[rows >= first] - first)
+            for rows in _dealt(labels, pool, counts, shot_rng)
+        )
     else:
-        train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
-    train: list[list[Indices]] = [[] for _ in range(plan.clients)]
-    test: list[list[Indices]] = [[] for _ in range(plan.clients)]
-    train_rows, test_rows = _by_class(train_labels, sizes[0]), _by_class(test_labels, sizes[1])
-    for label in range(plan.classes):
-        _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
-        _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
-    clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
-    require_images(clients, may_lack_tests=plan.portion.may_lack_tests)
-    _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
-    return clients
-
-
-def merged_partition(
-    plan: PartitionPlan,
-    labels: Indices,
-    *,
-    class_rng: np.random.Generator,
-    shot_rng: np.random.Generator,
-    split_rng: Callable[[int], np.random.Generator],
-) -> tuple[ClientIndices, ...]:
-    """Deal out training and test images as one pool, which each client then splits.
-
-    Args:
-        plan: The rules; of the kind `shared_ratio`.
-        labels: Class of each image, (n,), below `plan.classes`.
-        class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which images.
-        split_rng: Splits the images of the client at a position.
-
-    Raises:
-        ConfigError: If no class has images for the shots, or a client would get too few.
-    """
-    sizes = np.bincount(labels, minlength=plan.classes)
-    rule = replace(plan.shared_ratio, fewest_classes=_fewest_classes(plan))
-    counts = shared_ratio_counts(rule, _cap(plan, sizes), plan.clients, rng=class_rng)
-    clients = tuple(
-        ClientIndices(*split_own(rows, split_rng(position)))
-        for position, rows in enumerate(_dealt(labels, sizes, counts, shot_rng))
-    )
-    _require_few_shot_classes(plan, [labels[client.train] for client in clients])
-    return clients
-
-
-def pooled_partition(
-    plan: PartitionPlan,
-    train_labels: Indices,
-    test_labels: Indices,
-    superclasses: Sequence[int],
-    *,
-    class_rng: np.random.Generator,
-    shot_rng: np.random.Generator,
-) -> tuple[ClientIndices, ...]:
-    """Deal out training and test images as one pool; a test image stays a test image.
-
-    Args:
-        plan: The rules; of the kind `hierarchical_dirichlet`.
-        train_labels: Class of each training image, (n,), below `plan.classes`.
-        test_labels: Class of each test image, (m,).
-        superclasses: Of each class.
-        class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which images.
-
-    Raises:
-        ConfigError: If a client would get too few.
-    """
-    labels, first = np.concatenate([train_labels, test_labels]), len(train_labels)
-    sizes = np.bincount(labels, minlength=plan.classes)
-    alpha = plan.shares.alpha
-    counts = pachinko_counts(sizes, superclasses, plan.clients, alpha, rng=class_rng)
-    clients = tuple(
-        ClientIndices(rows[rows < first], rows[rows >= first] - first)
-        for rows in _dealt(labels, sizes, counts, shot_rng)
-    )
-    require_images(clients, may_lack_tests=plan.portion.may_lack_tests)
+        if plan.images_each is not None:
+            train_counts = random_counts(
+                train_labels, plan.classes, plan.images_each, plan.clients, rng=class_rng
+            )
+            test_counts = _evenly(sizes[1], np.ones((plan.classes, plan.clients), np.int64))
+        else:
+            train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
+        train: list[list[Indices]] = [[] for _ in range(plan.clients)]
+        test: list[list[Indices]] = [[] for _ in range(plan.clients)]
+        train_rows, test_rows = _by_class(train_labels, sizes[0]), _by_class(test_labels, sizes[1])
+        for label in range(plan.classes):
+            _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
+            _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
+        clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
+    require_images(clients, may_lack_tests=plan.may_lack_tests)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
 
@@ -623,13 +503,12 @@ def _counts(
     plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
 ) -> tuple[Counts, Counts]:
     """Return training and test images of each client by class, (classes, clients) each."""
+    shares = replace(plan.shares, fewest_classes=plan.least_classes)
     if plan.kind == "dirichlet":
-        shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
         train_sizes = _cap(plan, train_sizes)
         return dirichlet_counts(shares, train_sizes, test_sizes, plan.clients, rng=rng)
     if plan.kind == "domain_dirichlet":
         # Each domain by itself among as many clients, who are neighbours.
-        shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
         train_sizes = _cap(plan, train_sizes)
         each, clients = plan.classes // len(plan.domains), plan.clients // len(plan.domains)
         train = np.zeros((plan.classes, plan.clients), np.int64)
@@ -657,12 +536,6 @@ def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
     """Return the images of each class that are dealt out."""
     _require_shots(plan, sizes, "")
     return sizes if plan.shots is None else np.minimum(sizes, plan.shots)
-
-
-def _fewest_classes(plan: PartitionPlan) -> int:
-    if plan.portion.fewest_classes is not None:
-        return plan.portion.fewest_classes
-    return 1 if plan.shots is None else _FEW_SHOT_CLASSES
 
 
 def _evenly(sizes: Counts, owns: Counts) -> Counts:
@@ -732,16 +605,16 @@ def require_images(clients: Sequence[ClientIndices], *, may_lack_tests: bool) ->
 
 
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
-    asked = plan.portion.fewest_classes
+    asked = plan.fewest_classes
     if asked is not None:
         require_asked_classes(asked, held)
         return
     few, name = plan.shots, "task.shots"
     use = "fewer clients, or null for all images"
-    if plan.portion.images is not None:
-        few, name, use = plan.portion.images, "task.partition.images_per_client", "more images"
-    if plan.portion.classes is not None:
-        name, few, use = "task.partition.classes_per_client", plan.portion.classes, "2 or more"
+    if plan.images_each is not None:
+        few, name, use = plan.images_each, "task.partition.images_per_client", "more images"
+    if plan.classes_each is not None:
+        name, few, use = "task.partition.classes_per_client", plan.classes_each, "2 or more"
     if few is None:
         return
     for client, labels in enumerate(held):
@@ -771,10 +644,7 @@ Draw = Literal["test", "validation", "shots"]
 def places(digests: Sequence[bytes], key: bytes, draw: Draw) -> NDArray[np.float64]:
     """Return where each record falls in [0, 1), as if drawn uniformly and independently.
 
-    Args:
-        digests: SHA-256 of the records' content.
-        key: A secret of the holder.
-        draw: The purpose.
+    The digests are SHA-256 of the records' content, and the key is a secret of the holder.
     """
     of_draw = hmac.digest(key, draw.encode(), "sha256")
     drawn = [hmac.digest(of_draw, digest, "sha256")[:6] for digest in digests]
@@ -785,24 +655,15 @@ def places(digests: Sequence[bytes], key: bytes, draw: Draw) -> NDArray[np.float
 def draw_below(
     share: float, paths: Sequence[str], digests: Sequence[bytes], key: bytes
 ) -> frozenset[str]:
-    """Return the paths of the records that fall below a share in the draw of test records.
-
-    Args:
-        share: Each record's chance, in [0, 1).
-        paths: Of the records.
-        digests: SHA-256 of each record's content.
-        key: A secret of the holder.
-    """
+    """Return the paths of the records that fall below a share in the draw of test records."""
     falls = places(digests, key, "test")
     return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)
 
 
 def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> list[str]:
-    """Return `TEST_SHARE` of the images of a class, at least one, but never all pieces.
+    """Return `TEST_SHARE` of the paths of a class, at least one, but never all pieces.
 
-    Args:
-        pieces: Paths; those of one piece, such as copies, stay together.
-        rng: Draws the pieces.
+    The paths of one piece, such as copies, stay together.
     """
     # Two images go to one side each; a single image is for training.
     wanted, drawn = max(round(TEST_SHARE * sum(map(len, pieces))), 1), list[str]()
@@ -815,14 +676,8 @@ def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> lis
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:
     """Move about a share of a client's training records to its validation records.
 
-    Args:
-        client: The owner of the records.
-        split: The split that its training rows are of.
-        share: Each record's chance to be moved, in [0, 1).
-        key: A secret of the client.
-
-    Raises:
-        DataError: If an image cannot be read.
+    The rows are of `split`, the share is each record's chance in [0, 1), and the key is a secret of
+    the client.
     """
     moved = places(content_digests(split, client.train), key, "validation") < share
     validation = np.union1d(client.validation, client.train[moved])

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,12 +43,11 @@ from platform.data.cache import (
 )
 from platform.data.dataset import (
     DECODING_VERSION,
-    FittedRows,
     ImageFiles,
     Images,
     Indices,
+    MadeRows,
     Rows,
-    TextRows,
     decode,
     image_digests,
 )
@@ -111,7 +110,7 @@ class ImageEncoder(ImageFitter, Protocol):
 
 
 def cached_rows(
-    encoder: ImageEncoder,
+    encoder: ImageFitter,
     images: Images,
     rows: Indices,
     cache: CacheFolder,
@@ -122,7 +121,7 @@ def cached_rows(
     """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
 
     Args:
-        encoder: The frozen image encoder.
+        encoder: The frozen image encoder; for pixels anything that brings images to one size.
         images: All images.
         rows: Row numbers of the images to encode, at least one.
         cache: The folder that keeps the rows.
@@ -131,20 +130,94 @@ def cached_rows(
 
     Returns:
         Row i is of image `rows[i]`; read-only.
-
-    Raises:
-        DataError: If an image cannot be read.
-        ConfigError: If the cache is too small for the rows, or cannot be written.
     """
-    make = partial(encode, encoder, kind=kind)
-    filling = _Filling(encoder, kind, make, request=(images, rows), cache=cache, now=time.time())
-    return filling.run(progress or (lambda done, total: None))
+    tell = progress or (lambda done, total: None)
+    folder = cache.model_folder(kind, computation(encoder))
+    with _one_sentence(cache, "read"):
+        remove_leftovers(folder, time.time() - LEFTOVER_SECONDS)
+        shelf = Shelf(folder)
+    about: About | None = None
+    digests: list[bytes] = []
+    # Images that are read, at the model's size, and not encoded yet.
+    fitted: dict[bytes, NDArray[np.uint8]] = {}
+    total = len(rows)
+
+    def save() -> None:
+        if about is not None:
+            with _one_sentence(cache, "written to"):
+                shelf.save()
+                write_about(folder, about)
+
+    # The first batch of a large model takes a while.
+    tell(0, total)
+    try:
+        for done, row in enumerate(rows.tolist(), start=1):
+            if isinstance(images, ImageFiles):
+                # A file is read once for both its digest and its pixels.
+                data = images.bytes_of(row)
+                digest = hashlib.sha256(data).digest()
+            else:
+                (digest,) = image_digests(images, np.array([row]))
+            digests.append(digest)
+            if digest not in fitted and not shelf.has(digest):
+                if isinstance(images, ImageFiles):
+                    picture = decode(data, images.paths[row])
+                else:
+                    picture = np.asarray(images[np.array([row])])[0]
+                fitted[digest] = encoder.fit(picture[None])[0]
+            if done % BATCH and done < total:
+                continue
+            while fitted and (done == total or len(fitted) >= BATCH):
+                batch = list(fitted)[:BATCH]
+                made = encode(encoder, np.stack([fitted[digest] for digest in batch]), kind)
+                if about is None:
+                    # Refused as soon as a row's size is known, and not hours later.
+                    _require_room(cache, kind, made[0].nbytes, (images, rows, digests))
+                    about = About(encoder.name, encoder.fingerprint, kind, made.shape[1:])
+                shelf.add(batch, made)
+                if shelf.is_full:
+                    save()
+                for digest in batch:
+                    del fitted[digest]
+            tell(done - len(fitted), total)
+    except BaseException:
+        # Encoded rows are saved also after an error or an interrupt. The user must see the first
+        # error, and not an error of saving.
+        with suppress(ConfigError):
+            save()
+        raise
+    save()
+    for segment in shelf.used:
+        # Another process may have removed it, or the folder may be read-only.
+        with suppress(OSError):
+            os.utime(segment.digests_path)
+    if about is not None:
+        with _one_sentence(cache, "read"):
+            evict(cache, set(shelf.used))
+    return shelf.rows(digests)
 
 
-def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+def _require_room(
+    cache: CacheFolder, kind: Kind, row_bytes: int, request: tuple[Images, Indices, list[bytes]]
+) -> None:
+    """Refuse rows of this size that do not fit; some of the images have digests already."""
+    images, rows, digests = request
+    if len(rows) * row_bytes <= cache.limit:
+        return
+    # Images may repeat; reading the others costs little beside encoding them.
+    needed = len({*digests, *image_digests(images, rows[len(digests) :])}) * row_bytes
+    if needed > cache.limit:
+        raise ConfigError(
+            f"storage.cache_gib: {cache.limit / GIB:g} is too little for the {kind} of "
+            f"{len(rows)} images; valid is at least {math.ceil(needed / GIB * 1e3) / 1e3}"
+        )
+
+
+def encode(fitter: ImageFitter, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
     """Make rows of images (n, S, S, 3); a row does not depend on the other images."""
     if kind == "pixels":
         return images
+    encoder = cast("ImageEncoder", fitter)
     made = encoder.encode_images if kind == "features" else encoder.encode_tokens
     missing = max(0, FEWEST - len(images))
     filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
@@ -158,113 +231,6 @@ def computation(fitter: ImageFitter) -> tuple[str, ...]:
     device = fitter.device.partition(":")[0]
     ours = f"decoding {DECODING_VERSION}"
     return (fitter.name, fitter.fingerprint, fitter.transform_digest, device, ours, *libraries)
-
-
-class _Filling:
-    """One request: its images are looked up, and new ones encoded."""
-
-    def __init__(
-        self,
-        fitter: ImageFitter,
-        kind: Kind,
-        make: Callable[[NDArray[np.uint8]], NDArray[Any]],
-        *,
-        request: tuple[Images, Indices],
-        cache: CacheFolder,
-        now: float,
-    ) -> None:
-        folder = cache.model_folder(kind, computation(fitter))
-        with _one_sentence(cache, "read"):
-            remove_leftovers(folder, now - LEFTOVER_SECONDS)
-            self._shelf = Shelf(folder)
-        self._fitter, self._kind, self._make = fitter, kind, make
-        self._images, self._rows = request
-        self._cache = cache
-        self._digests: list[bytes] = []
-        self._about: About | None = None
-        # Images that are read, at the model's size, and not encoded yet.
-        self._fitted: dict[bytes, NDArray[np.uint8]] = {}
-
-    def run(self, tell: Progress) -> Rows:
-        """Look all images up, encode and save the new ones, and return all rows."""
-        total = len(self._rows)
-        # The first batch of a large model takes a while.
-        tell(0, total)
-        try:
-            for start in range(0, total, BATCH):
-                self._take(self._rows[start : start + BATCH])
-                done = len(self._digests)
-                self._encode(all_of_it=done == total)
-                tell(done - len(self._fitted), total)
-        except BaseException:
-            # Encoded rows are saved also after an error or an interrupt. The user must see the
-            # first error, and not an error of saving.
-            with suppress(ConfigError):
-                self._save()
-            raise
-        self._save()
-        for segment in self._shelf.used:
-            # Another process may have removed it, or the folder may be read-only.
-            with suppress(OSError):
-                os.utime(segment.digests_path)
-        if self._about is not None:
-            with _one_sentence(self._cache, "read"):
-                evict(self._cache, set(self._shelf.used))
-        return self._shelf.rows(self._digests)
-
-    def _take(self, rows: Indices) -> None:
-        for row in rows.tolist():
-            files, at = self._images, np.array([row])
-            if isinstance(files, ImageFiles):
-                # A file is read once for both its digest and its pixels.
-                data = files.bytes_of(row)
-                digest = hashlib.sha256(data).digest()
-            else:
-                (digest,) = image_digests(files, at)
-            self._digests.append(digest)
-            if digest not in self._fitted and not self._shelf.has(digest):
-                if isinstance(files, ImageFiles):
-                    picture = decode(data, files.paths[row])
-                else:
-                    picture = np.asarray(files[at])[0]
-                self._fitted[digest] = self._fitter.fit(picture[None])[0]
-
-    def _encode(self, *, all_of_it: bool) -> None:
-        """Encode the waiting images, in full batches or all of them."""
-        while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
-            batch = list(self._fitted)[:BATCH]
-            rows = self._make(np.stack([self._fitted[digest] for digest in batch]))
-            if self._about is None:
-                self._require_room(rows[0].nbytes)
-                fitter, shape = self._fitter, rows.shape[1:]
-                self._about = About(fitter.name, fitter.fingerprint, self._kind, shape)
-            self._shelf.add(batch, rows)
-            if self._shelf.is_full:
-                self._save()
-            for digest in batch:
-                del self._fitted[digest]
-
-    def _save(self) -> None:
-        if self._about is None:
-            return
-        with _one_sentence(self._cache, "written to"):
-            self._shelf.save()
-            write_about(self._shelf.folder, self._about)
-
-    def _require_room(self, row_bytes: int) -> None:
-        """Refuse too many rows as soon as a row's size is known, and not hours later."""
-        total = len(self._rows)
-        if total * row_bytes <= self._cache.limit:
-            return
-        # Images may repeat; reading the others costs little beside encoding them.
-        others = image_digests(self._images, self._rows[len(self._digests) :])
-        needed = len({*self._digests, *others}) * row_bytes
-        if needed > self._cache.limit:
-            raise ConfigError(
-                f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the "
-                f"{self._kind} of {total} images; valid is at least "
-                f"{math.ceil(needed / GIB * 1e3) / 1e3}"
-            )
 
 
 @contextmanager
@@ -291,10 +257,8 @@ CHUNK: Final = 256
 class Encoders:
     """Functions from all images and the wanted rows to arrays; each is called only if needed.
 
-    Attributes:
-        features: To features (n, d).
-        tokens: To tokens (n, T, w).
-        pixels: To images of the method's own size, or else the model's, uint8 (n, S, S, 3).
+    Features are (n, d), tokens (n, T, w), and pixels images of the method's own size, or else the
+    model's, uint8 (n, S, S, 3).
     """
 
     features: Encoding
@@ -308,21 +272,17 @@ def prepared_arrays(
     """Return the arrays that a method keeps of examples; row i belongs to example `rows[i]`.
 
     Inputs that the method keeps unchanged stay in the cache, and are read when they are asked for.
-
-    Args:
-        method: Names its needs, and prepares the arrays that it keeps.
-        examples: All images or texts, of the modality that the method takes.
-        rows: Row numbers of the wanted examples, at least one.
-        encoders: From images to arrays.
-
-    Raises:
-        ConfigError: If the method's `prepare` returns another number of rows than it was given, or
-            its result for one example depends on the others.
+    A `prepare` is refused if it returns another number of rows than it was given, or if its result
+    for one example depends on the others.
     """
     inputs: dict[str, Rows] = {}
     if isinstance(examples, Sequence):
         if "text" in method.needs:
-            inputs["text"] = TextRows(examples, rows)
+            longest = max((len(examples[row]) for row in rows.tolist()), default=0)
+            inputs["text"] = MadeRows(
+                *(rows, (), np.dtype(f"<U{max(longest, 1)}")),
+                lambda some: np.array([examples[row] for row in some.tolist()], np.str_),
+            )
     else:
         for name, encode in (
             ("features", encoders.features),
@@ -431,11 +391,7 @@ Telling = Callable[[str, int, int], None]
 
 
 def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
-    """Return the frozen model of a run, None where the configuration has none.
-
-    Raises:
-        ConfigError: If the model is unknown, or its weights cannot be read.
-    """
+    """Return the frozen model of a run, None where the configuration has none."""
     if model is None:
         return None
     try:
@@ -471,13 +427,9 @@ def is_public(model: ModelConfig) -> bool:
 def cached_encoders(
     backbone: Backbone | None, cache: CacheFolder, tell: Telling, pixel_size: int | None = None
 ) -> Encoders:
-    """Return encoders that read the cache first, and fill it.
+    """Return encoders that read the cache first, and fill it; `tell` hears of progress.
 
-    Args:
-        backbone: The frozen model, None without.
-        cache: The folder that keeps the rows.
-        tell: Hears of progress.
-        pixel_size: Side of the images that `pixels` makes; None for the model's own.
+    `pixel_size` is the side of the images that `pixels` makes, None for the model's own.
     """
 
     def encode(images: Images, rows: Indices, *, kind: Kind) -> Rows:
@@ -487,13 +439,13 @@ def cached_encoders(
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, side = _fitter(backbone, pixel_size)
         if isinstance(images, ImageFiles):
-            request = (images, rows)
-            filling = _Filling(
-                fitter, "pixels", lambda same: same, request=request, cache=cache, now=time.time()
-            )
-            return filling.run(partial(tell, "image pixels"))
+            telling = partial(tell, "image pixels")
+            return cached_rows(fitter, images, rows, cache, kind="pixels", progress=telling)
         # In memory already: resizing small images costs less than reading large ones.
-        return FittedRows(images, rows, fitter.fit, side)
+        return MadeRows(
+            *(rows, (side, side, 3), np.dtype(np.uint8)),
+            lambda some: fitter.fit(np.asarray(images[some])),
+        )
 
     return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"), pixels)
 
@@ -504,19 +456,16 @@ def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> 
     The arguments are those of `cached_encoders`.
     """
 
-    def features(images: Images, rows: Indices) -> Rows:
+    def encoded(images: Images, rows: Indices, *, kind: Kind) -> Rows:
         model = _required(backbone)
-        return model.encode_images(model.fit(images[rows]))
-
-    def tokens(images: Images, rows: Indices) -> Rows:
-        model = _required(backbone)
-        return model.encode_tokens(model.fit(images[rows]))
+        made = model.encode_images if kind == "features" else model.encode_tokens
+        return made(model.fit(images[rows]))
 
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, _ = _fitter(backbone, pixel_size)
         return fitter.fit(images[rows])
 
-    return Encoders(features, tokens, pixels)
+    return Encoders(partial(encoded, kind="features"), partial(encoded, kind="tokens"), pixels)
 
 
 def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[ImageFitter, int]:

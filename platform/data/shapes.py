@@ -133,26 +133,13 @@ OUTLINES: Final = frozenset(_POLYGONS) | frozenset(_CURVES)
 
 
 def signed_distance(outline: str, x: Field, y: Field) -> Field:
-    """Return distance of points to a shape's outline.
+    """Return signed distances of points to one of the `OUTLINES`, negative inside.
 
-    Args:
-        outline: One of `OUTLINES`.
-        x: Horizontal coordinates, float32 of any shape.
-        y: Vertical coordinates, of the same shape, growing downwards.
-
-    Returns:
-        Signed distances, negative inside, of the same shape.
-
-    Raises:
-        KeyError: There is no such outline.
+    The y coordinates grow downwards.
     """
     if outline in _CURVES:
         return _CURVES[outline](x, y)
-    return _polygon_distance(_POLYGONS[outline], x, y)
-
-
-def _polygon_distance(vertices: Vertices, x: Field, y: Field) -> Field:
-    corners = np.array(vertices, dtype=np.float32)
+    corners = np.array(_POLYGONS[outline], dtype=np.float32)
     nearest = np.full(x.shape, np.inf, dtype=np.float32)
     inside = np.zeros(x.shape, dtype=np.bool_)
     for (ax, ay), (bx, by) in zip(corners, np.roll(corners, -1, axis=0), strict=True):
@@ -177,17 +164,9 @@ def _interpolation(size: int, knots: int) -> Field:
 def smooth_noise(
     rng: np.random.Generator, count: int, size: int, *, rows: int, columns: int
 ) -> Field:
-    """Draw smooth random fields: independent uniform knots, joined linearly.
+    """Draw smooth fields in [-1, 1], float32 (count, size, size): random knots, joined linearly.
 
-    Args:
-        rng: Source of the knots.
-        count: Number of fields.
-        size: Side of a field in pixels.
-        rows: Number of knots along the vertical axis; fewer is smoother.
-        columns: Number of knots along the horizontal axis.
-
-    Returns:
-        Values in [-1, 1], float32 (count, size, size).
+    Fewer rows and columns of knots are smoother.
     """
     knots = rng.random((count, rows, columns), dtype=np.float32) * 2 - 1
     field: Field = _interpolation(size, rows) @ knots @ _interpolation(size, columns).T
@@ -219,17 +198,7 @@ class Placement:
 def draw(
     rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
 ) -> NDArray[np.uint8]:
-    """Draw one image per outline.
-
-    Args:
-        rng: Source of position, size, rotation, colours and noise.
-        outlines: The shape of each image, names of `platform.data.shapes.OUTLINES`.
-        domain: One of `DOMAINS`.
-        image_size: Side of an image in pixels.
-
-    Returns:
-        RGB images, uint8 (len(outlines), image_size, image_size, 3).
-    """
+    """Draw one image per outline in one of the `DOMAINS`, uint8 (n, image_size, image_size, 3)."""
     return draw_with_distance(rng, outlines, domain, image_size=image_size)[0]
 
 
@@ -238,9 +207,7 @@ def draw_with_distance(
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Draw images as `draw` does, and return the distances to their outlines too.
 
-    Returns:
-        The images, and signed distances of their pixels to the outline, in halves of the image,
-        float32 (len(outlines), image_size, image_size).
+    The signed distances of pixels are in halves of the image, float32 (n, image_size, image_size).
     """
     placement, paint = _STYLES[domain]
     distance = _place(rng, outlines, placement, image_size)
@@ -494,11 +461,7 @@ class Rendering:
     stream: Stream = Stream.FEDERATION
 
     def __post_init__(self) -> None:
-        """Check the arguments.
-
-        Raises:
-            ValueError: An unknown domain or a number out of range.
-        """
+        """Refuse an unknown domain or a number out of range with a ValueError."""
         unknown = sorted(set(self.domains) - set(DOMAINS))
         if unknown or not self.domains:
             raise ValueError(f"domains has {unknown}; valid are some of {', '.join(DOMAINS)}.")
@@ -508,7 +471,7 @@ class Rendering:
             raise ValueError(f"seed is {self.seed}; valid is 0 or more.")
 
     def split(self, part: Part, labels: Indices, outlines: Indices) -> Split:
-        """Draw one image a row.
+        """Draw one image a row, by domain.
 
         Place, size, turn, colours and noise of a row do not depend on its outline.
 
@@ -516,9 +479,6 @@ class Rendering:
             part: Training or test images.
             labels: Labels of the rows of each domain, int64 (n,).
             outlines: Outline of each row, an index into `CLASSES`, int64 (len(domains), n).
-
-        Returns:
-            The rows of all domains, by domain.
         """
         size = self.image_size
         images = np.empty((*outlines.shape, size, size, 3), dtype=np.uint8)
@@ -545,22 +505,10 @@ def shapes_dataset(
     domains: Sequence[str] = DOMAINS,
     stream: Stream = Stream.FEDERATION,
 ) -> Dataset:
-    """Render the data set.
+    """Render the data set; examples are ordered by domain, then by class.
 
-    Args:
-        seed: Seed of all images, not negative.
-        train_per_class_and_domain: Number of training images of each class in each domain.
-        test_per_class_and_domain: Number of test images of each class in each domain.
-        image_size: Side of an image in pixels, at least 16.
-        domains: Names out of `DOMAINS`, in the order of the domain index. A domain's images do not
-            depend on the other domains in the request.
-        stream: The purpose of the images.
-
-    Returns:
-        The data set; examples are ordered by domain, then by class.
-
-    Raises:
-        ValueError: An unknown domain or a number out of range.
+    The numbers are of images of each class in each domain. A domain's images do not depend on the
+    other domains in the request, whose order is that of the domain index.
     """
     rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
     counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}

@@ -45,14 +45,15 @@ class Caveat:
 
 def caveats_of(summary: Mapping[str, Any]) -> list[Caveat]:
     """Return the warnings of a summary; earlier versions stored sentences alone."""
-    found = summary.get("warnings", ())
-    return [_without_code(one) if isinstance(one, str) else Caveat(**one) for one in found]
-
-
-def _without_code(text: str) -> Caveat:
-    if text.startswith("the run ended before round "):
-        return Caveat("ended-early", text)
-    return Caveat("expert-pool" if text.startswith("expert pool:") else "other", text)
+    found: list[Caveat] = []
+    for one in summary.get("warnings", ()):
+        if not isinstance(one, str):
+            found.append(Caveat(**one))
+        elif one.startswith("the run ended before round "):
+            found.append(Caveat("ended-early", one))
+        else:
+            found.append(Caveat("expert-pool" if one.startswith("expert pool:") else "other", one))
+    return found
 
 
 def run_warnings(
@@ -75,17 +76,7 @@ def run_warnings(
         canaries: The results of an audit's canaries, None without canaries.
     """
     claim = privacy_warnings(run.terms.config) if run.terms.protection.run_channels else ()
-    no_pool = "the pool was not made, and clients personalised without experts"
     found: list[tuple[Code, Iterable[str]]] = [
-        ("canaries", canary_warnings(canaries)),
-        ("ended-early", [f"the run {ended_early}"] if ended_early else []),
-        ("centralised", _centralised(run)),
-        ("lost-round", _lost(documents)),
-        ("no-pool", [f"{no_pool}: {uncollected}"] if uncollected else []),
-        ("restored", _restored(run)),
-        ("departed", _departed(run)),
-        ("absent", _absent(run)),
-        ("second-phase", _second_phase(run)),
         ("test-examples", remarks),
         ("canaries", canary_notes(canaries)),
         ("privacy", claim),
@@ -97,64 +88,70 @@ def run_warnings(
         ("attempts", _attempts(run)),
         ("selection", _selection(run, documents)),
     ]
-    return [Caveat(code, text) for code, texts in found for text in texts]
+    return [
+        *(Caveat("canaries", text) for text in canary_warnings(canaries)),
+        *_course(run, documents, ended_early, uncollected),
+        *(Caveat(code, text) for code, texts in found for text in texts),
+    ]
 
 
-def _centralised(run: Run) -> Iterator[str]:
+def _course(
+    run: Run,
+    documents: Sequence[Mapping[str, Any]],
+    ended_early: str | None,
+    uncollected: str | None,
+) -> Iterator[Caveat]:
+    """Yield what happened to a run and its clients."""
+    if ended_early:
+        yield Caveat("ended-early", f"the run {ended_early}")
     if run.terms.method.centralised:
-        yield (
+        yield Caveat(
+            "centralised",
             f"centralised: one party holds all data, no federation: {run.terms.config.method.name} "
-            "does not keep data where they are, so its numbers are not those of a federated method"
+            "does not keep data where they are, so its numbers are not those of a federated method",
         )
-
-
-def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for document in documents:
         if document.get("lost") is not None:
-            yield (
+            yield Caveat(
+                "lost-round",
                 f"round {document['round']} has no result ({document['lost']}); clients send a "
-                "masked vector without noise of its own in one attempt of a round"
+                "masked vector without noise of its own in one attempt of a round",
             )
-
-
-def _restored(run: Run) -> Iterator[str]:
+    if uncollected:
+        no_pool = "the pool was not made, and clients personalised without experts"
+        yield Caveat("no-pool", f"{no_pool}: {uncollected}")
+    roll = run.roll
     with run.records.read() as uow:
-        found = uow.audit.query(run=run.run_id, action="database.restored")
-    for entry in found:
-        yield (
+        restored = uow.audit.query(run=run.run_id, action="database.restored")
+        departed = left_clients(uow, run.run_id, roll.clients)
+    for entry in restored:
+        yield Caveat(
+            "restored",
             f"the database came back from a backup on {entry.time[:10]}: what the run released "
-            "between the backup and that day is in no record, and in no epsilon of this report"
+            "between the backup and that day is in no record, and in no epsilon of this report",
         )
-
-
-def _departed(run: Run) -> Iterator[str]:
-    clients = run.roll.clients
-    with run.records.read() as uow:
-        found = left_clients(uow, run.run_id, clients)
-    for gone in found:
+    for gone in departed:
         what = "left for good" if gone.action == LEFT else "was removed by the operator"
         name = "never charged" if gone.pseudonym is None else gone.pseudonym
         erased = f", and {gone.generations} generations of the pool went with it"
-        yield (
-            f"client {clients.index(gone.client) + 1} of {len(clients)} ({name}) {what} on "
-            f"{gone.time[:10]} after round {gone.after_round}{erased if gone.generations else ''}; "
-            "its charges stay in every epsilon"
+        yield Caveat(
+            "departed",
+            f"client {roll.clients.index(gone.client) + 1} of {len(roll.clients)} ({name}) {what} "
+            f"on {gone.time[:10]} after round {gone.after_round}"
+            f"{erased if gone.generations else ''}; its charges stay in every epsilon",
         )
-
-
-def _absent(run: Run) -> Iterator[str]:
-    roll = run.roll
     known = {*roll.pseudonyms, *roll.left}
     never = [str(n) for n, client in enumerate(roll.clients, start=1) if client not in known]
     if never:
-        yield f"clients that never joined, and counted as lost in every round: {', '.join(never)}"
-
-
-def _second_phase(run: Run) -> Iterator[str]:
+        yield Caveat(
+            "absent",
+            f"clients that never joined, and counted as lost in every round: {', '.join(never)}",
+        )
     if run.source_id is not None:
-        yield (
+        yield Caveat(
+            "second-phase",
             f"second phase of run {run.source_id}: rounds, epsilon and local twins are that "
-            "run's, and nothing else was released"
+            "run's, and nothing else was released",
         )
 
 
@@ -164,8 +161,25 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
     if not facts.claims:
         yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
         return
-    if config.federation is None:
-        yield from _unit_in_simulation(config)
+    task = config.task
+    if config.federation is None and task.partition.kind != "domain":
+        yield (
+            f"task.partition.kind {task.partition.kind} deals out one pool of examples: epsilon is "
+            f"about a {facts.unit} as it was dealt out and split, not about an example of the "
+            "pool, one of which more may change what many clients hold"
+        )
+    elif config.federation is None:
+        info, open_keys = dataset_info(task.dataset), []
+        if not info.domains and task.domains is None:
+            open_keys.append("who the clients are (task.domains fixes it)")
+        if not info.classes and task.class_names is None:
+            fixes = "task.class_names fixes them" if task.dataset in OWN else "no key fixes them"
+            open_keys.append(f"which classes there are ({fixes})")
+        if open_keys:
+            yield (
+                f"the clients' folders say {' and '.join(open_keys)}: epsilon holds if that was "
+                "known beforehand and no client's folder could have changed it"
+            )
     if section.noise_source == "seeded":
         yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
     if facts.unit == "client" and section.target_delta > 1 / clients:
@@ -173,29 +187,6 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
     if config.noise_distribution == "gaussian":
         yield (
             f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
-        )
-
-
-def _unit_in_simulation(config: RunConfig) -> Iterator[str]:
-    """Yield how the data were dealt out into units, and what must be fixed for epsilon to hold."""
-    task, unit = config.task, config.mechanism.facts.unit
-    if task.partition.kind != "domain":
-        yield (
-            f"task.partition.kind {task.partition.kind} deals out one pool of examples: epsilon is "
-            f"about a {unit} as it was dealt out and split, not about an example of the pool, one "
-            "of which more may change what many clients hold"
-        )
-        return
-    info, open_keys = dataset_info(task.dataset), []
-    if not info.domains and task.domains is None:
-        open_keys.append("who the clients are (task.domains fixes it)")
-    if not info.classes and task.class_names is None:
-        fixes = "task.class_names fixes them" if task.dataset in OWN else "no key fixes them"
-        open_keys.append(f"which classes there are ({fixes})")
-    if open_keys:
-        yield (
-            f"the clients' folders say {' and '.join(open_keys)}: epsilon holds if that was known "
-            "beforehand and no client's folder could have changed it"
         )
 
 
@@ -273,14 +264,35 @@ def _mechanism(run: Run) -> Iterator[str]:
 
 
 def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) -> Iterator[str]:
-    rules = run.terms.pool_rules
-    if rules is None or (rules.policy.fixed and not _was_collected(run, documents)):
+    rules, protection = run.terms.pool_rules, run.terms.protection
+    if rules is None:
         return
+    if rules.policy.fixed and not has_collection(documents):
+        with run.records.read() as uow:
+            rows = uow.ledger.rows(run.source)
+        # An interrupted collection is in the ledger alone; one that costs nothing is not there.
+        if all(row.round_number != protection.collects_at for row in rows):
+            return
     yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
+    if rules.policy.opens:
+        yield (
+            "each pool entry is a summary of its owner's data, made before the first round and "
+            "handed to the clients of all rounds: only epsilon bounds what it tells of that data"
+        )
+    elif rules.policy.fixed and is_made:
+        yield (
+            "each pool entry is a model of its owner's data, made after the last round: it tells "
+            "of that data, such as its classes, and only epsilon bounds how much"
+        )
     if rules.policy.fixed:
-        yield from _fixed_pool(run, opens=rules.policy.opens, is_made=is_made)
+        collection = protection.collection
+        if collection is not None and collection.mechanism.facts.claims:
+            yield (
+                "pool entries carry noise of their own and are charged once for each attempt, "
+                "beside the sums of all rounds"
+            )
         return
-    if run.terms.protection.masked and not run.terms.protection.has_own_entry_noise:
+    if protection.masked and not protection.has_own_entry_noise:
         yield (
             "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
             "entry; secure aggregation hides nothing here that epsilon does not bound"
@@ -293,34 +305,6 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
         yield (
             f"pool: {fewest} survivors a round are fewer than pool.minimum = {rules.minimum}, so "
             "experts may not have been served"
-        )
-
-
-def _was_collected(run: Run, documents: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether an entry of a pool that is made once may have left its owner."""
-    number = run.terms.protection.collects_at
-    with run.records.read() as uow:
-        rows = uow.ledger.rows(run.source)
-    # An interrupted collection is in the ledger alone; one that costs nothing is not there.
-    return has_collection(documents) or any(row.round_number == number for row in rows)
-
-
-def _fixed_pool(run: Run, *, opens: bool, is_made: bool) -> Iterator[str]:
-    if opens:
-        yield (
-            "each pool entry is a summary of its owner's data, made before the first round and "
-            "handed to the clients of all rounds: only epsilon bounds what it tells of that data"
-        )
-    elif is_made:
-        yield (
-            "each pool entry is a model of its owner's data, made after the last round: it tells "
-            "of that data, such as its classes, and only epsilon bounds how much"
-        )
-    collection = run.terms.protection.collection
-    if collection is not None and collection.mechanism.facts.claims:
-        yield (
-            "pool entries carry noise of their own and are charged once for each attempt, beside "
-            "the sums of all rounds"
         )
 
 
@@ -347,28 +331,24 @@ def _aggregation(run: Run) -> Iterator[str]:
 
 def _selection(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     config, protection = run.terms.config, run.terms.protection
-    if protection.extras.metric is not None:
-        yield from _noised_means(documents, hides_size=protection.sums.hides_size)
-    chosen = config.evaluation.selection == "best_on_validation"
-    if chosen and best_on_validation(config, documents) is None:
-        yield "evaluation.selection: best_on_validation had no round to choose from"
-
-
-def _noised_means(documents: Sequence[Mapping[str, Any]], *, hides_size: bool) -> Iterator[str]:
-    if hides_size:
+    has_means, hides_size = protection.extras.metric is not None, protection.sums.hides_size
+    if has_means and hides_size:
         yield (
             "noised validation means are withheld: how many clients are in a sum is secret here, "
             "and a sum over a guessed number is no mean"
         )
-        return
-    released = [d["released_validation"] for d in documents]
-    # Rounds of earlier versions do not state it.
-    spreads = [r["std"] for r in released if r is not None and "std" in r]
-    if spreads:
-        yield (
-            f"noised validation means carry noise of standard deviation up to {max(spreads):.3f}; "
-            "the last round's model has none, as no upload follows it"
-        )
+    elif has_means:
+        released = [d["released_validation"] for d in documents]
+        # Rounds of earlier versions do not state it.
+        spreads = [r["std"] for r in released if r is not None and "std" in r]
+        if spreads:
+            yield (
+                "noised validation means carry noise of standard deviation up to "
+                f"{max(spreads):.3f}; the last round's model has none, as no upload follows it"
+            )
+    chosen = config.evaluation.selection == "best_on_validation"
+    if chosen and best_on_validation(config, documents) is None:
+        yield "evaluation.selection: best_on_validation had no round to choose from"
 
 
 def _attempts(run: Run) -> Iterator[str]:
@@ -448,26 +428,32 @@ def evaluation_document(config: RunConfig) -> dict[str, str]:
         protocol = protocol.replace("every client", whom)
     if config.task.held_out_domain is not None:
         protocol = f"{protocol} {config.task.held_out_domain!r}"
-    return {"protocol": protocol, "selection": _selection_words(section.selection, section.release)}
+    selection = _LAST
+    if section.selection != "last" and section.release == "noised":
+        selection += (
+            f"{BESIDE}the round with the best noised mean validation accuracy but the last, whose "
+            f"model no upload measured, {_WHEN}"
+        )
+    elif section.selection != "last":
+        selection += f"{BESIDE}the round with the best mean validation accuracy, {_WHEN}"
+    return {"protocol": protocol, "selection": selection}
 
 
 def best_on_validation(
     config: RunConfig, documents: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """Return the chosen round's numbers.
+    """Return the chosen round, the validation accuracy that decided, accuracy and protocol.
 
-    Args:
-        config: The run's configuration.
-        documents: The committed rounds in order, as stored.
-
-    Returns:
-        Round, the validation accuracy that decided, accuracy and protocol; None if the
-        configuration asks for no choice, or no round can be chosen.
+    None if the configuration asks for no choice, or no round can be chosen.
     """
     if config.evaluation.selection != "best_on_validation":
         return None
     rounds = in_rounds(documents)
-    scores = _noised(rounds) if config.evaluation.release == "noised" else _exact(rounds)
+    means = [(d["round"], d["validation"]["mean"]) for d in rounds]
+    if config.evaluation.release == "noised":
+        released = [d["released_validation"] for d in rounds]
+        means = [(r["round"], r["mean"]) for r in released if r is not None]
+    scores: dict[int, float] = {number: mean for number, mean in means if mean is not None}
     measured = {d["round"]: d for d in rounds if d["accuracy"]["mean"] is not None}
     candidates = {number: score for number, score in scores.items() if number in measured}
     if not candidates:
@@ -480,27 +466,6 @@ def best_on_validation(
         "accuracy": measured[best]["accuracy"],
         "protocol": measured[best]["protocol"],
     }
-
-
-def _exact(documents: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    means = {d["round"]: d["validation"]["mean"] for d in documents}
-    return {number: mean for number, mean in means.items() if mean is not None}
-
-
-def _noised(documents: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    released = [d["released_validation"] for d in documents]
-    return {r["round"]: r["mean"] for r in released if r is not None}
-
-
-def _selection_words(selection: str, release: str) -> str:
-    if selection == "last":
-        return _LAST
-    if release == "noised":
-        return (
-            f"{_LAST}{BESIDE}the round with the best noised mean validation accuracy but the "
-            f"last, whose model no upload measured, {_WHEN}"
-        )
-    return f"{_LAST}{BESIDE}the round with the best mean validation accuracy, {_WHEN}"
 
 
 def optimizer_document(config: RunConfig) -> dict[str, Any]:
@@ -523,18 +488,15 @@ def optimizer_document(config: RunConfig) -> dict[str, Any]:
         "weight_decay": section.weight_decay,
         "batch_size": section.batch_size,
         amount: getattr(section, amount),
-        "schedule": _schedule(config),
-    }
-
-
-def _schedule(config: RunConfig) -> dict[str, Any]:
-    section = config.training.schedule
-    if section is None:
-        return {"kind": "constant", "first_factor": 1.0, "last_factor": 1.0}
-    return {
-        **section.model_dump(mode="json", exclude_none=True),
-        "first_factor": section.factor(1, config.rounds),
-        "last_factor": section.factor(config.rounds, config.rounds),
+        "schedule": {
+            **(
+                {"kind": "constant"}
+                if section.schedule is None
+                else section.schedule.model_dump(mode="json", exclude_none=True)
+            ),
+            "first_factor": section.factor(1, config.rounds),
+            "last_factor": section.factor(config.rounds, config.rounds),
+        },
     }
 
 
@@ -550,19 +512,16 @@ def optimizer_words(document: Mapping[str, Any]) -> str:
     steps = document.get("local_steps")
     amount = f"{steps} steps" if steps else f"{document['local_epochs']} epochs"
     parts.append(f"{amount} a round in batches of {document['batch_size']}")
-    return f"{', '.join(parts)}; {_schedule_words(document['schedule'])}"
-
-
-def _schedule_words(schedule: Mapping[str, Any]) -> str:
-    ends = f"factor {schedule['first_factor']:.3g} in round 1, {schedule['last_factor']:.3g} in"
-    parts = [f"{schedule['kind']} rates"]
+    schedule = document["schedule"]
+    rates = [f"{schedule['kind']} rates"]
     if "gamma" in schedule:
-        parts.append(f"times {schedule['gamma']:g} a round")
+        rates.append(f"times {schedule['gamma']:g} a round")
     if schedule.get("warm_up_rounds"):
-        parts.append(f"after {schedule['warm_up_rounds']} rounds of warm-up")
-    if len(parts) > 1 or schedule["kind"] != "constant":
-        parts.append(f"{ends} the last")
-    return ", ".join(parts)
+        rates.append(f"after {schedule['warm_up_rounds']} rounds of warm-up")
+    if len(rates) > 1 or schedule["kind"] != "constant":
+        first, last = f"{schedule['first_factor']:.3g}", f"{schedule['last_factor']:.3g}"
+        rates.append(f"factor {first} in round 1, {last} in the last")
+    return f"{', '.join(parts)}; {', '.join(rates)}"
 
 
 # Markdown ignores an underscore within a word; addresses become links by themselves.

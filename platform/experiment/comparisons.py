@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from methods import Aggregate, Arrays, ClientView, Groups, LocalResult
+from methods import Aggregate, Arrays, ClientView, Groups
 from platform.config.randomness import stream
 from platform.experiment.evaluation import Measured, measured, over_clients
 from platform.experiment.simulation import Simulation
@@ -61,11 +61,6 @@ def measure_twins(
     """Return the measured clients' accuracy after the same training alone, under the same protocol.
 
     None without `evaluation.local_twins`: twins cost as much training as the run.
-
-    Args:
-        simulation: The run.
-        observer: Hears of each client.
-        documents: The run's rounds, as stored.
     """
     terms, plan = simulation.run.terms, simulation.learning.evaluation
     if not terms.config.evaluation.local_twins:
@@ -96,7 +91,7 @@ def train_twin(
     *,
     final_round: int,
 ) -> tuple[Arrays, PersonalState]:
-    """Train one client alone.
+    """Train one client alone; return the server's broadcast to the twin, and its personal state.
 
     Args:
         profile: The client.
@@ -104,9 +99,6 @@ def train_twin(
         server_state: The server state at the start of the federation.
         rounds: The rounds in which the client took part, ascending; their batches are the same.
         final_round: The number that fixes the batches of `personalise`.
-
-    Returns:
-        The server's broadcast to the twin, and its personal state, after `personalise`.
     """
     method, state = profile.method, server_state
     personal = first_state(profile)
@@ -119,9 +111,25 @@ def train_twin(
             round_number=round_number,
             noise=noise_of(profile, round_number, "twin's noise"),
         )
+        grouping, size = profile.protection.extras.groups, float(profile.data.num_examples)
+        groups = None
+        if grouping is not None:
+            # The client is all of its group, and its update the whole of the sum.
+            alone = np.zeros(grouping.number)
+            if result.group is not None:
+                alone[result.group] = size = 1.0
+            groups = Groups(alone, floor=1.0)
+        aggregate = Aggregate(
+            result.update,
+            size,
+            cohort_size=1,
+            population=1,
+            individual={profile.name: result.update},
+            groups=groups,
+        )
         coins = profile.randomness.initialisation
         rng = stream(coins, "twin's server", profile.name, round_number)
-        state = method.server_update(state, _alone(profile, result), (), rng)
+        state = method.server_update(state, aggregate, (), rng)
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
     view = ClientView(broadcast, personal=personal)
@@ -129,35 +137,10 @@ def train_twin(
     return broadcast, PersonalState(personal, ())
 
 
-def _alone(profile: ClientProfile, result: LocalResult) -> Aggregate:
-    update, grouping = result.update, profile.protection.extras.groups
-    groups, size = None, float(profile.data.num_examples)
-    if grouping is not None:
-        # The client is all of its group, and its update the whole of the sum.
-        alone = np.zeros(grouping.number)
-        if result.group is not None:
-            alone[result.group] = size = 1.0
-        groups = Groups(alone, floor=1.0)
-    return Aggregate(
-        update,
-        size,
-        cohort_size=1,
-        population=1,
-        individual={profile.name: update},
-        groups=groups,
-    )
-
-
 def measure_newcomers(simulation: Simulation, state: Arrays) -> dict[str, Any] | None:
-    """Measure new clients on their own test images, before and after they personalise.
+    """Return accuracy of new clients on their own test images, before and after they personalise.
 
-    Args:
-        simulation: The run.
-        state: The server state after the last round.
-
-    Returns:
-        Number of clients and both accuracies, as `summary.json` states them; None without new
-        clients.
+    The server state is that after the last round. None without new clients.
     """
     plan, terms = simulation.learning.evaluation, simulation.run.terms
     if not plan.new_clients:
@@ -189,15 +172,9 @@ def measure_silence(
 ) -> dict[str, float | None] | None:
     """Return the headlines of silent runs, as `summary.json` states them.
 
-    Args:
-        simulation: The run.
-        observer: Hears of each silent round.
-        documents: The run's rounds, as stored.
-
-    Returns:
-        `bare` without noise, and `noised`, None where uploads carry no noise. None without
-        `evaluation.worth_of_sharing`, where clients share nothing, where the pool is made once, and
-        in a second phase.
+    `bare` is without noise; `noised` is None where uploads carry no noise. The result is None
+    without `evaluation.worth_of_sharing`, where clients share nothing, where the pool is made once,
+    and in a second phase.
     """
     run, terms = simulation.run, simulation.run.terms
     if not terms.config.evaluation.worth_of_sharing or run.source_id is not None:
@@ -260,7 +237,11 @@ class _Silent:
         )
         rng = stream(terms.config.seed, "server", number)
         after = terms.method.server_update(state, aggregate, list(opened.values()), rng)
-        self._keep_pool(number, opened)
+        if (rules := terms.pool_rules) is not None:
+            alive = [e for e in self.pool if e.generation > number - rules.generations]
+            made = [PoolEntry(number, n.encode(), encode_arrays(e)) for n, e in opened.items()]
+            self.pool = [*alive, *made]
+            self.served = ResidentPool(self.pool, rules)
         return after
 
     def _train(self, name: ClientId, number: int, broadcast: Arrays) -> None:
@@ -270,7 +251,11 @@ class _Silent:
         if not profile.method.has_personal_state or not is_measured:
             return
         before = self.states.get(name, PersonalState(first_state(profile), ()))
-        experts = self._experts(name, number)
+        experts: tuple[Arrays, ...] = ()
+        if self.served is not None:
+            seed = self.simulation.run.terms.config.seed
+            rng = stream(seed, "silent run's experts", name, number)
+            (experts,) = self.served.serve([[name.encode()]], rng)
         result = train_or_stay(
             profile,
             population.make_trainer,
@@ -279,14 +264,6 @@ class _Silent:
             noise=self._noise("steps", name, number),
         )
         self.states[name] = PersonalState(result.personal, experts)
-
-    def _experts(self, name: ClientId, number: int) -> tuple[Arrays, ...]:
-        terms = self.simulation.run.terms
-        if self.served is None:
-            return ()
-        rng = stream(terms.config.seed, "silent run's experts", name, number)
-        (experts,) = self.served.serve([[name.encode()]], rng)
-        return experts
 
     def _upload(
         self, protection: Protection, broadcast: Arrays, whose: tuple[ClientId, int]
@@ -319,15 +296,6 @@ class _Silent:
         noised = sums.noised(total, len(sent), noise, before)
         self.noise_states["server"] = noised.noise_state
         return sums.average(sums.open(noised), planned)
-
-    def _keep_pool(self, number: int, entries: Mapping[ClientId, Arrays]) -> None:
-        rules = self.simulation.run.terms.pool_rules
-        if rules is None:
-            return
-        alive = [e for e in self.pool if e.generation > number - rules.generations]
-        made = [PoolEntry(number, n.encode(), encode_arrays(e)) for n, e in entries.items()]
-        self.pool = [*alive, *made]
-        self.served = ResidentPool(self.pool, rules)
 
     def _measure(self, state: Arrays) -> Measured:
         terms, plan = self.simulation.run.terms, self.simulation.learning.evaluation

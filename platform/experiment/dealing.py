@@ -10,20 +10,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, Method
 from platform.config import RunConfig
-from platform.config.randomness import stream
 from platform.data.checking import require_one_label
 from platform.data.dataset import ImageFiles, Indices, Rows, Split, content_digests
-from platform.data.loading import CommonRows, TaskData, load_task_data, public_rows
+from platform.data.loading import TaskData, public_rows
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
-from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
+from platform.experiment.evaluation import EvaluationPlan, NewClient
 from platform.parties.identities import client_names
 from platform.parties.scoring import EvaluationSet
 from platform.wire.transport import ClientId
@@ -52,63 +49,61 @@ class Learning:
     batch_of: BatchMaking
 
 
-class Measuring(NamedTuple):
-    """The number of clients that are measured, and the generator that draws them."""
-
-    clients: int
-    rng: np.random.Generator
-
-
 def deal_examples(
     data: TaskData,
     method: Method,
     encoders: Encoders,
     protocol: str,
     *,
-    measuring: Measuring | None = None,
+    measuring: tuple[int, np.random.Generator] | None = None,
 ) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
     """Return training examples of every client, and the sets for measuring their models.
 
-    Args:
-        data: The data set and the rows of each client.
-        method: Names its needs, and prepares the arrays that it keeps.
-        encoders: From images to arrays.
-        protocol: Name of the evaluation protocol.
-        measuring: The clients to measure; None for all.
-
-    Raises:
-        DataError: If an image cannot be read, or two equal examples have two labels.
+    `measuring` is the number of clients that are measured, and draws them; None measures all. Two
+    equal examples with two labels are refused.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
-    everybody = [*data.clients, *data.new_clients]
+    new, everybody = client_names(len(data.new_clients), "new"), [*data.clients, *data.new_clients]
     # Only images of clients are read: a few-shot run needs few images of a large data set.
-    learnt = _rows_of([*(c.train for c in everybody), *(c.validation for c in data.clients)])
-    measured = _rows_of(
-        [
-            *(c.test for c in everybody),
-            *(common.rows for common in data.common.values()),
-            *data.all_tests.values(),
-        ]
-    )
-    remarks = require_one_label(dataset, learnt, measured)
-    held = _Held.of(method, dataset.train, learnt, encoders)
+    learnt = [*(c.train for c in everybody), *(c.validation for c in data.clients)]
+    tested = [c.test for c in everybody]
+    tested += [*(common.rows for common in data.common.values()), *data.all_tests.values()]
+    learnt_rows, tested_rows = (np.unique(np.concatenate(rows)) for rows in (learnt, tested))
+    remarks = require_one_label(dataset, learnt_rows, tested_rows)
+    held = _Held.of(method, dataset.train, learnt_rows, encoders)
+    # A method learns domains in training only.
+    validating = _Held(held.rows, dict(held.arrays))
     if "domains" in method.needs:
         # Counted among the domains that are dealt out; a held-out domain has no number.
         numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
         held.arrays["domains"] = numbers.astype(np.int64)
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
-    shown = _Held.of(method, dataset.test, measured, encoders)
+    shown = _Held.of(method, dataset.test, tested_rows, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
     chosen, said = _measured(data, measuring)
-    new = client_names(len(data.new_clients), "new")
+    common = {}
+    for name, rows in data.common.items():
+        arrays = dict(shown.select(rows.rows).arrays)
+        arrays["labels"] = arrays["labels"] - rows.first_label
+        common[name] = EvaluationSet(Examples(arrays), rows.classes)
+    # Under `all_classes` all test examples, as each client sees them.
+    sets = {s: EvaluationSet(shown.select(r), data.classes) for s, r in data.all_tests.items()}
+    senses = data.senses or ("",) * len(everybody)
+    pairs = zip((*names, *new), senses, strict=True)
+    everything = {name: sets[sense] for name, sense in pairs} if sets else {}
+    validation = {}
+    if any(len(client.validation) for client in data.clients):
+        held_back = [validating.select(client.validation) for client in data.clients]
+        validation = dict(zip(names, held_back, strict=True))
     plan = EvaluationPlan(
         protocol=protocol,
         classes=data.classes,
         own=own,
-        panel=Panel(tuple(names[position] for position in chosen), (*remarks, *said)),
-        everything=_everything(data, shown),
-        common={name: _common_set(shown, rows) for name, rows in data.common.items()},
-        validation=_validation(data, held),
+        measured=tuple(names[position] for position in chosen),
+        remarks=(*remarks, *said),
+        everything=everything,
+        common=common,
+        validation=validation,
         new_clients={
             name: NewClient(held.select(client.train), shown.select(client.test))
             for name, client in zip(new, data.new_clients, strict=True)
@@ -117,36 +112,14 @@ def deal_examples(
     return train, plan
 
 
-class OwnExamples(NamedTuple):
-    """The examples of a client in a process of its own.
+def own_examples(
+    data: TaskData, method: Method, cached: Encoders, plain: Encoders
+) -> tuple[Examples, Examples, Examples, tuple[str, ...]]:
+    """Return a client's own examples for training, test and validation, and what is left out.
 
-    Attributes:
-        train: Its training examples.
-        test: Its test examples.
-        validation: Its validation examples.
-        left_out: One sentence for each example that could not be read or encoded.
-    """
-
-    train: Examples
-    test: Examples
-    validation: Examples
-    left_out: tuple[str, ...] = ()
-
-
-def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encoders) -> OwnExamples:
-    """Return a client's own examples; a damaged image changes nothing for the others.
-
-    An image that cannot be read or encoded is left out alone. A cache that cannot be written only
-    costs time.
-
-    Args:
-        data: The task as the one client knows it; it may have no image.
-        method: Names its needs, and prepares the arrays that it keeps.
-        cached: From images to arrays.
-        plain: The same without a cache.
-
-    Raises:
-        ConfigError: If the method fails even with a black image.
+    An image that cannot be read or encoded is left out alone, and changes nothing for the others. A
+    cache that cannot be written only costs time. A method that fails even with a black image is
+    refused.
     """
     (rows,), dataset, left_out = data.clients, data.dataset, list[str]()
     zero, one = np.zeros(1, np.int64), np.arange(1)
@@ -179,16 +152,12 @@ def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encode
         return joined([nothing, *(read(split, rows[i : i + CHUNK]) for i in starts)])
 
     train, validation = (chosen(dataset.train, part) for part in (rows.train, rows.validation))
-    return OwnExamples(train, chosen(dataset.test, rows.test), validation, tuple(left_out))
+    return train, chosen(dataset.test, rows.test), validation, tuple(left_out)
 
 
-def measuring_of(config: RunConfig) -> Measuring | None:
-    """Return the number and generator of the clients that a run measures; None for all."""
-    number = config.evaluation.measured_clients
-    return None if number is None else Measuring(number, stream(config.seed, "measured clients"))
-
-
-def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], list[str]]:
+def _measured(
+    data: TaskData, measuring: tuple[int, np.random.Generator] | None
+) -> tuple[list[int], list[str]]:
     """Return the positions of the clients that are measured, and remarks for the report."""
     number, said, what = len(data.clients), [], "clients"
     able = [position for position, c in enumerate(data.clients) if len(c.test)]
@@ -202,69 +171,28 @@ def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], l
         able = list(range(number))
     if measuring is None:
         return list(range(number)), said
-    if measuring.clients >= len(able):
+    wanted, rng = measuring
+    if wanted >= len(able):
         return able, said
-    drawn = measuring.rng.choice(len(able), measuring.clients, replace=False)
+    drawn = rng.choice(len(able), wanted, replace=False)
     said.append(
-        f"{measuring.clients} of {len(able)} {what}, drawn at random, were measured and trained "
+        f"{wanted} of {len(able)} {what}, drawn at random, were measured and trained "
         "alone: all accuracies but new clients' are theirs"
     )
     return [able[place] for place in sorted(drawn.tolist())], said
 
 
-def _everything(data: TaskData, shown: _Held) -> dict[ClientId, EvaluationSet]:
-    """Return all test examples as each client sees them; empty unless under `all_classes`."""
-    sets = {
-        sense: EvaluationSet(shown.select(rows), data.classes)
-        for sense, rows in data.all_tests.items()
-    }
-    if not sets:
-        return {}
-    names = (*client_names(len(data.clients)), *client_names(len(data.new_clients), "new"))
-    senses = data.senses or ("",) * len(names)
-    return {name: sets[sense] for name, sense in zip(names, senses, strict=True)}
-
-
 def public_examples(
     config: RunConfig, data: TaskData, encoders: Callable[[Method], Encoders], method: Method
 ) -> Examples:
-    """Return the images of `public_data`, as a method keeps them.
-
-    Args:
-        config: The run's configuration.
-        data: The federation's data.
-        encoders: From images to arrays, for a method.
-        method: The method.
-
-    Raises:
-        ConfigError: If the images cannot be read, have other classes, or are the federation's own.
-    """
-    public = public_rows(config, data)
-    return _Held.of(method, public.split, public.rows, encoders(method)).select(public.rows)
-
-
-def _rows_of(parts: Sequence[Indices]) -> Indices:
-    """Return the rows of all parts, each once, ascending."""
-    return np.unique(np.concatenate(parts))
-
-
-def _validation(data: TaskData, held: _Held) -> dict[ClientId, Examples]:
-    if not any(len(client.validation) for client in data.clients):
-        return {}
-    # A method learns domains in training only.
-    shown = _Held(held.rows, {n: a for n, a in held.arrays.items() if n != "domains"})
-    names = client_names(len(data.clients))
-    return {n: shown.select(c.validation) for n, c in zip(names, data.clients, strict=True)}
+    """Return the images of `public_data`, as a method keeps them."""
+    split, rows = public_rows(config, data)
+    return _Held.of(method, split, rows, encoders(method)).select(rows)
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The arrays that a method keeps of one split's examples.
-
-    Attributes:
-        rows: Row numbers in the split, ascending.
-        arrays: Row i of each belongs to `rows[i]`.
-    """
+    """The arrays that a method keeps of one split's examples; row i is of example `rows[i]`."""
 
     rows: Indices
     arrays: dict[str, Rows]
@@ -283,33 +211,8 @@ class _Held:
         return Examples({name: np.asarray(array[positions]) for name, array in self.arrays.items()})
 
 
-def _common_set(shown: _Held, common: CommonRows) -> EvaluationSet:
-    arrays = dict(shown.select(common.rows).arrays)
-    arrays["labels"] = arrays["labels"] - common.first_label
-    return EvaluationSet(Examples(arrays), common.classes)
-
-
 Records = Counter[tuple[str, bytes, str]]
 """Records by side (`train`, `validation` or `test`), digest of their content, and class."""
-
-
-def changed_records(config: RunConfig, neighbour: Path) -> Mapping[str, Records]:
-    """Return the records of each client that change if `task.root` is another folder.
-
-    Args:
-        config: The configuration of a simulated run.
-        neighbour: The other folder.
-
-    Returns:
-        For each client whose records differ, by name (its domain's where each client has a domain,
-        else its position): the records that only one of the two folders gives the client.
-
-    Raises:
-        ConfigError: If the run cannot use one of the two folders.
-    """
-    task = config.task.model_copy(update={"root": str(neighbour)})
-    other = config.model_copy(update={"task": task})
-    return differing(*(records_of(config, load_task_data(one)) for one in (config, other)))
 
 
 def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Mapping[str, Records]:
@@ -324,11 +227,7 @@ def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Ma
 
 
 def records_of(config: RunConfig, data: TaskData) -> Mapping[str, Records]:
-    """Return the records of each client, by its name as in `changed_records`.
-
-    Raises:
-        DataError: If an image cannot be read.
-    """
+    """Return each client's records by its domain's name where it has one, else its position."""
     everybody = (*data.clients, *data.new_clients)
     is_own = config.task.partition.kind == "domain"
     names = data.domain_names if is_own else [str(number) for number in range(len(everybody))]

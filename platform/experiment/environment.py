@@ -18,11 +18,7 @@ RECORDED = (OWN, "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp-acc
 
 
 def resolve_device(name: str) -> str:
-    """Return the torch device of `auto`, `cpu` or `cuda`.
-
-    Raises:
-        ConfigError: If `cuda` is asked for and not available.
-    """
+    """Return the torch device of `auto`, `cpu` or `cuda`."""
     import torch
 
     available = torch.cuda.is_available()
@@ -76,20 +72,18 @@ def checkout_commit(root: Path) -> str | None:
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return a configuration with absolute paths, which holds in any working folder."""
-    if dataset_info(config.task.dataset).layout:
-        root = str(user_path(config.task.root).resolve())
-        names = config.task.class_names
-        if names is not None:
-            names = str(user_path(names, "task.class_names").resolve())
-        task = config.task.model_copy(update={"root": root, "class_names": names})
-        config = config.model_copy(update={"task": task})
-    public = config.public_data
+    task, public, secure = config.task, config.public_data, config.secure_aggregation
+    if dataset_info(task.dataset).layout:
+        paths: dict[str, str | None] = {"root": str(user_path(task.root).resolve())}
+        if task.class_names is not None:
+            names = user_path(task.class_names, "task.class_names")
+            paths["class_names"] = str(names.resolve())
+        task = task.model_copy(update=paths)
     if public is not None and public.root is not None:
         root = str(user_path(public.root, "public_data.root").resolve())
         public = public.model_copy(update={"root": root})
-        config = config.model_copy(update={"public_data": public})
-    section = config.secure_aggregation
-    if section.enrolment is None:
-        return config
-    found = section.model_copy(update={"enrolment": str(Path(section.enrolment).resolve())})
-    return config.model_copy(update={"secure_aggregation": found})
+    if secure.enrolment is not None:
+        enrolment = str(Path(secure.enrolment).resolve())
+        secure = secure.model_copy(update={"enrolment": enrolment})
+    changed = {"task": task, "public_data": public, "secure_aggregation": secure}
+    return config.model_copy(update=changed)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,13 +81,6 @@ class NewClient(NamedTuple):
     test: Examples
 
 
-class Panel(NamedTuple):
-    """The clients that a run measures, in the clients' order, with remarks for the report."""
-
-    clients: tuple[ClientId, ...]
-    remarks: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
     """The sets and clients that a protocol measures.
@@ -96,7 +89,8 @@ class EvaluationPlan:
         protocol: `client_mean`, `all_classes`, `base_to_novel` or `leave_one_domain_out`.
         classes: The classes among which models choose on clients' own test images.
         own: Each client's own test images.
-        panel: The clients that are measured.
+        measured: The clients that are measured, in the clients' order.
+        remarks: Remarks on them for the report.
         everything: Under `all_classes` the test images of all clients, as each client sees them,
             new clients included; clients that see the same share one set object.
         common: Common sets of all clients: `base` and `novel`, or `target`.
@@ -107,16 +101,12 @@ class EvaluationPlan:
     protocol: str
     classes: tuple[str, ...]
     own: Mapping[ClientId, Examples]
-    panel: Panel
+    measured: tuple[ClientId, ...]
+    remarks: tuple[str, ...] = ()
     everything: Mapping[ClientId, EvaluationSet] = field(default_factory=dict)
     common: Mapping[str, EvaluationSet] = field(default_factory=dict)
     validation: Mapping[ClientId, Examples] = field(default_factory=dict)
     new_clients: Mapping[ClientId, NewClient] = field(default_factory=dict)
-
-    @property
-    def measured(self) -> tuple[ClientId, ...]:
-        """The clients that are measured, in the clients' order."""
-        return self.panel.clients
 
     @property
     def tests(self) -> tuple[str, ...]:
@@ -189,42 +179,42 @@ class Examined:
     weights: list[float] | None = None
 
 
+UNMEASURED: Final = {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
+"""The accuracies of a round that is not measured."""
+
+
 def measure_round(
     plan: EvaluationPlan, run: Run, round_number: int, after: Progress
 ) -> Mapping[str, Any]:
-    """Return the accuracies of a round's document; null in rounds that are not measured.
+    """Return the accuracies of a round's document, before clients personalise.
 
-    They are on the clients' own images only, unless validation may choose this round.
-    """
-    every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
-    if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:
-        return {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
-    found = examine_round(plan, run, after)
-    return {
-        "accuracy": found.test.local.document(),
-        "validation": accuracy_document(found.validation),
-        "protocol": found.test.document(),
-    }
-
-
-def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
-    """Return every client's accuracy between two rounds, before it personalises.
+    They are on the clients' own images only, unless validation may choose this round; null in
+    rounds that are not measured.
 
     Raises:
         ClientsSilent: If a client cannot be heard, or has gone on.
     """
+    every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
+    if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:
+        return UNMEASURED
     protocol, tests = plan.protocol, plan.tests
     if run.terms.config.evaluation.selection == "last":
         protocol, tests = protocol if plan.everything else "client_mean", (LOCAL,)
     names = (*tests, *((VALIDATION,) if plan.validation else ()))
-    scores = examine(run, after.state, _of_measured(plan, after.committed), names)
-    gone = [client for client, s in scores.items() if s.after != after.committed.get(client)]
+    committed = {client: after.committed.get(client) for client in plan.measured}
+    scores = examine(run, after.state, committed, names)
+    gone = [client for client, s in scores.items() if s.after != committed[client]]
     if gone:
         raise ClientsSilent(
             f"run {run.run_id}: {gone[0]} no longer has the model that it is asked to measure; "
             f"resume with --resume {run.run_id}"
         )
-    return _examined(protocol, tests, scores)
+    found = _examined(protocol, tests, scores)
+    return {
+        "accuracy": found.test.local.document(),
+        "validation": accuracy_document(found.validation),
+        "protocol": found.test.document(),
+    }
 
 
 def examine_last(plan: EvaluationPlan, run: Run, state: Arrays) -> Examined:
@@ -236,8 +226,9 @@ def examine_last(plan: EvaluationPlan, run: Run, state: Arrays) -> Examined:
 
 def examine_before(plan: EvaluationPlan, run: Run, after: Progress) -> Accuracy | None:
     """Return accuracy before clients personalise; None if a client has personalised already."""
-    scores = examine(run, after.state, _of_measured(plan, after.committed), [LOCAL])
-    if any(each.after != after.committed.get(client) for client, each in scores.items()):
+    committed = {client: after.committed.get(client) for client in plan.measured}
+    scores = examine(run, after.state, committed, [LOCAL])
+    if any(each.after != committed[client] for client, each in scores.items()):
         return None
     return over_clients([each.tallies[LOCAL] for each in scores.values()])
 
@@ -250,17 +241,10 @@ def examine(
     *,
     weighs: bool = False,
 ) -> dict[ClientId, Scores]:
-    """Ask clients for their counts on certain sets.
+    """Return clients' counts on these sets.
 
-    Args:
-        run: The run.
-        state: The server state; clients get a broadcast of it.
-        committed: The clients to ask, with the commits of their personal parts.
-        names: The sets.
-        weighs: Whether to ask for experts' weights.
-
-    Raises:
-        ClientsSilent: If a client cannot be heard; then nothing has changed.
+    Each client gets a broadcast of the state, and is asked about the commit of its personal part;
+    `weighs` asks for experts' weights too. If a client cannot be heard, nothing has changed.
     """
 
     def questions() -> Iterator[Question]:
@@ -275,12 +259,6 @@ def examine(
         if set(scores.tallies) != set(names):
             raise ClientsSilent(f"run {run.run_id}: {client} has measured something else")
     return found
-
-
-def _of_measured(
-    plan: EvaluationPlan, committed: Mapping[ClientId, Attempt]
-) -> dict[ClientId, Attempt | None]:
-    return {client: committed.get(client) for client in plan.measured}
 
 
 def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Scores]) -> Examined:

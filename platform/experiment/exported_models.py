@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from methods import ClientView, Method
 from methods.errors import MethodError
-from platform.config.sections import ModelConfig
 from platform.experiment.caveats import caveats_of, escaped
 from platform.experiment.dealing import BatchMaking
 from platform.experiment.evaluation import Accuracy, EvaluationPlan, over_clients
@@ -52,7 +51,7 @@ CARD = """# {what} of run {run_id}
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """The tensors of an export.
+    """The tensors of an export, by name.
 
     Attributes:
         part: A description in words.
@@ -74,31 +73,37 @@ def model_card(
 ) -> str:
     """Return markdown that describes the tensors and their cost in privacy."""
     config, part = simulation.run.terms.config, exported.part
+    model, backbone = config.task.model, "none; the tensors are of a network of the method's own"
+    if model is not None:
+        name = escaped(" ".join(filter(None, (model.name, model.pretrained))))
+        backbone = f"{name}; the prompts work with this frozen model only"
+    spent, unit, scope = summary["final"]["epsilon"], summary["unit"], ""
+    if unit:
+        scope = f" (unit {unit}, {summary['relation']}, accountant {summary['accountant']})"
+    claim = (
+        f"Epsilon at delta {summary['delta']:g}{scope}: server {spent['server']}, "
+        f"peers {spent['peers']}, observer of the shared prompts {spent['observer']}."
+    )
+    if "personal" in part:
+        claim += " The personal part was never released and is covered by none of these."
     return CARD.format(
-        what="Parameters" if config.task.model is None else "Prompts",
+        what="Parameters" if model is None else "Prompts",
         run_id=summary["run_id"],
         method=summary["method"],
         dataset=escaped(summary["dataset"]),
         clients=config.task.clients,
         rounds=len(in_rounds(summary["rounds"])),
-        backbone=_backbone(config.task.model),
+        backbone=backbone,
         part=part,
         accuracy=_accuracy(exported, is_personal=simulation.run.terms.method.has_personal_state),
         classes=", ".join(map(escaped, simulation.learning.classes)),
-        privacy=_privacy(summary, part),
+        privacy=claim,
         warnings="\n".join(f"- {escaped(one.text)}" for one in caveats_of(summary)),
         tensors="\n".join(
             f"| {escaped(name)} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
             for name, array in sorted(exported.arrays.items())
         ),
     )
-
-
-def _backbone(model: ModelConfig | None) -> str:
-    if model is None:
-        return "none; the tensors are of a network of the method's own"
-    name = " ".join(filter(None, (model.name, model.pretrained)))
-    return f"{escaped(name)}; the prompts work with this frozen model only"
 
 
 def _accuracy(exported: Exported, *, is_personal: bool) -> str:
@@ -122,33 +127,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}%"
 
 
-def _privacy(summary: Mapping[str, Any], part: str) -> str:
-    spent = summary["final"]["epsilon"]
-    unit, relation = summary["unit"], summary["relation"]
-    scope = f" (unit {unit}, {relation}, accountant {summary['accountant']})" if unit else ""
-    claim = (
-        f"Epsilon at delta {summary['delta']:g}{scope}: server {spent['server']}, "
-        f"peers {spent['peers']}, observer of the shared prompts {spent['observer']}."
-    )
-    if "personal" in part:
-        return claim + " The personal part was never released and is covered by none of these."
-    return claim
-
-
 def exported_accuracy(
     method: Method, view: ClientView, plan: EvaluationPlan, client: ClientId | None
 ) -> Accuracy | None:
     """Return accuracy of one model on clients' test examples.
 
-    Args:
-        method: The method.
-        view: All exported tensors.
-        plan: The clients that are measured, and their test examples.
-        client: The owner of the model, whose examples alone count; None for the shared part.
-
-    Returns:
-        The accuracy; None where a method predicts nothing without a client's own part, or no client
-        has test examples.
+    The examples are those of the model's owner, or of all measured clients for the shared part.
+    None where a method predicts nothing without a client's own part, or no client has test
+    examples.
     """
     measured = plan.measured if client is None else (client,)
     # The sets live as long as the scores, which know a set by its identity.

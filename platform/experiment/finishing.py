@@ -22,7 +22,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,7 @@ from storage import Database, StorageError, StorageFull
 
 
 def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
-    """Run the missing rounds of a simulation, and report it.
-
-    Returns:
-        The summary, which is also written to the run's folder.
+    """Run the missing rounds of a simulation, and report it; return the summary.
 
     Raises:
         RunBusy: If another process runs it; then nothing is done.
@@ -99,62 +96,36 @@ def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     if simulation.run.source_id is not None:
         # A second phase also writes the stores of the first run's clients.
         folders.insert(0, simulation.folder.with_name(simulation.run.source_id))
+    run, plan, database = simulation.run, simulation.learning.evaluation, simulation.database
     # The locks come before all reads that decide the next step of the run.
-    with alone_with(simulation.run_id, simulation.database, folders):
-        return _execute(simulation, observer)
-
-
-def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
-    run, plan = simulation.run, simulation.learning.evaluation
-    if is_finished(run):
-        return dict(summary_of(run, simulation.database, run.run_id))
-    if run.source_id is None:
-        require_spent_elsewhere(run, simulation.database)
-        progress = Federation(run, observer).run_rounds()
-    else:
-        rounds = run.terms.config.rounds
-        observer.run_started(run.run_id, rounds, rounds)
-        progress = take_up(run, run.source_id)
-    documents = documents_of(run)
-    verdict = judge_canaries(simulation, progress, documents)
-    # Accuracy before clients personalise: the last round's, or measured now. After an interrupted
-    # finish it is lost.
-    before: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
-    if before["mean"] is None and run.terms.fetches_at_end and not run.source_id:
-        found = examine_before(plan, run, progress)
-        before = before if found is None else found.document()
-    seconds = personalise(run, progress)
-    final = examine_last(plan, run, progress.state)
-    newcomers = measure_newcomers(simulation, progress.state)
-    local = None if run.source_id else measure_twins(simulation, observer, documents)
-    silence = measure_silence(simulation, observer, documents)
-    simulation.database.verify_integrity()
-    require_agreement(simulation.database, run.run_id, run.terms.config.mechanisms)
-    findings = Findings(
-        final=final,
-        local=local,
-        silence=silence,
-        newcomers=newcomers,
-        before=before,
-        personalising=seconds,
-        canaries=verdict,
-    )
-    warnings = run_warnings(
-        run,
-        documents,
-        ended_early=progress.ended_early,
-        uncollected=progress.uncollected,
-        remarks=plan.panel.remarks,
-        canaries=findings.canaries,
-    )
-    summary = summary_document(run, documents, findings, warnings)
-    if run.source_id is not None:
-        take_over(summary, summary_of(run, simulation.database, run.source_id))
-    revealed = None
-    if simulation.canaries is not None and verdict is not None:
-        revealed = (simulation.canaries.key, verdict)
-    close_run(run, simulation.folder, summary, progress.ended_early, canaries=revealed)
-    return summary
+    with alone_with(run.run_id, database, folders):
+        if is_finished(run):
+            return dict(summary_of(run, database, run.run_id))
+        if run.source_id is None:
+            require_spent_elsewhere(run, database)
+            progress = Federation(run, observer).run_rounds()
+        else:
+            rounds = run.terms.config.rounds
+            observer.run_started(run.run_id, rounds, rounds)
+            progress = take_up(run, run.source_id)
+        documents = documents_of(run)
+        verdict = judge_canaries(simulation, progress, documents)
+        # Accuracy before clients personalise: the last round's, or measured now. After an
+        # interrupted finish it is lost.
+        before: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
+        if before["mean"] is None and run.terms.fetches_at_end and not run.source_id:
+            found = examine_before(plan, run, progress)
+            before = before if found is None else found.document()
+        findings = Findings(
+            personalising=personalise(run, progress),
+            final=examine_last(plan, run, progress.state),
+            newcomers=measure_newcomers(simulation, progress.state),
+            local=None if run.source_id else measure_twins(simulation, observer, documents),
+            silence=measure_silence(simulation, observer, documents),
+            before=before,
+            canaries=verdict,
+        )
+        return _reported(simulation, progress, documents, findings)
 
 
 UNSEEN = Examined(Measured("client_mean", {}), None)
@@ -165,11 +136,7 @@ UNSEEN = Examined(Measured("client_mean", {}), None)
 class Conducted:
     """A run with its coordinator's folder and database.
 
-    Attributes:
-        run: The run.
-        folder: The folder of its files.
-        database: The coordinator's database.
-        admit: Called before a round; admits clients that have come since.
+    Before a round, `admit` admits clients that have come since.
     """
 
     run: Run
@@ -178,54 +145,58 @@ class Conducted:
     admit: Callable[[], None] = lambda: None
 
 
-def nothing_measured(run: Run, round_number: int, after: Progress) -> Mapping[str, Any]:
-    """Return a round's accuracy for a coordinator that sees no client's images: null."""
-    return {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
-
-
 def conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
     """Run the missing rounds of a federation, and report it; see `execute`."""
-    with alone_with(conducted.run.run_id, conducted.database, [conducted.folder]):
-        return _conduct(conducted, observer)
-
-
-def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
     run, database = conducted.run, conducted.database
-    if is_finished(run):
-        return dict(summary_of(run, database, run.run_id))
-    require_spent_elsewhere(run, database)
-    progress = Federation(run, observer, conducted.admit).run_rounds()
-    seconds = personalise(run, progress)
-    documents, uncollected = documents_of(run), pool_gone(run, progress)
+    with alone_with(run.run_id, database, [conducted.folder]):
+        if is_finished(run):
+            return dict(summary_of(run, database, run.run_id))
+        require_spent_elsewhere(run, database)
+        progress = Federation(run, observer, conducted.admit).run_rounds()
+        seconds = personalise(run, progress)
+        documents = documents_of(run)
+        progress = replace(progress, uncollected=pool_gone(run, progress))
+        findings = Findings(final=UNSEEN, before=NO_ACCURACY, personalising=seconds)
+        return _reported(conducted, progress, documents, findings)
+
+
+def _reported(
+    of: Simulation | Conducted,
+    progress: Progress,
+    documents: Sequence[Mapping[str, Any]],
+    findings: Findings,
+) -> dict[str, Any]:
+    """Check the records of a run whose rounds are over, and write its report."""
+    run, database = of.run, of.database
+    remarks: Sequence[str] = ()
+    revealed: tuple[bytes, Mapping[str, Any]] | None = None
     database.verify_integrity()
     require_agreement(database, run.run_id, run.terms.config.mechanisms)
-    findings = Findings(
-        final=UNSEEN,
-        local=None,
-        silence=None,
-        newcomers=None,
-        before=NO_ACCURACY,
-        personalising=seconds,
-    )
+    if isinstance(of, Simulation):
+        remarks = of.learning.evaluation.remarks
+        if of.canaries is not None and findings.canaries is not None:
+            revealed = (of.canaries.key, findings.canaries)
     warnings = run_warnings(
-        run, documents, ended_early=progress.ended_early, uncollected=uncollected
+        run,
+        documents,
+        ended_early=progress.ended_early,
+        uncollected=progress.uncollected,
+        remarks=remarks,
+        canaries=findings.canaries,
     )
     summary = summary_document(run, documents, findings, warnings)
-    close_run(run, conducted.folder, summary, progress.ended_early)
+    if run.source_id is not None:
+        take_over(summary, summary_of(run, database, run.source_id))
+    close_run(run, of.folder, summary, progress.ended_early, canaries=revealed)
     return summary
 
 
 @contextmanager
 def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iterator[None]:
-    """Lock a run for this process, and mark the run if it is interrupted.
+    """Lock a run's folders for this process, and mark the run if it is interrupted.
 
-    Args:
-        run_id: The run.
-        database: The coordinator's database.
-        folders: The folders of the run, and of each run whose clients' stores are written too.
-
-    Raises:
-        RunBusy: If another process runs in one of the folders; then nothing is done.
+    They include the folder of each run whose clients' stores are written too. If another process
+    runs in one of them, nothing is done.
     """
     with ExitStack() as locks:
         for folder in folders:
@@ -245,11 +216,7 @@ def is_finished(run: Run) -> bool:
 
 
 def summary_of(run: Run, database: Database, run_id: str) -> Mapping[str, Any]:
-    """Return a finished run's summary, which agrees with its records.
-
-    Raises:
-        RecordsDisagree: If the run has no summary, or its records do not agree.
-    """
+    """Return a finished run's summary, which agrees with its records."""
     mechanisms = run.terms.config.mechanisms
     summary = require_agreement(database, run_id, mechanisms).summary
     if summary is None:
@@ -274,14 +241,9 @@ def close_run(
     """Write the report, and write its digest and those of its sources into the audit log.
 
     The files are written before the transaction ends, so a finished run always has its report. A
-    run that is killed between the two has not finished; resuming it writes both anew.
-
-    Args:
-        run: The run.
-        folder: Its folder.
-        summary: Its report; the head of the audit log is added.
-        ended_early: The reason for an end before the last round; None for a whole run.
-        canaries: The key of an audit's canaries, and their document; None without canaries.
+    run that is killed between the two has not finished; resuming it writes both anew. The head of
+    the audit log is added to the summary. An audit's canaries come with their key and their
+    document.
     """
     with run.records.write() as uow:
         state = uow.states.latest(run.run_id)
@@ -306,20 +268,20 @@ class Findings:
 
     Attributes:
         final: The results of the final models, after personalising.
+        before: The accuracy before personalising, as a document.
+        personalising: Seconds that clients took to personalise; None after an interruption.
         local: The results of the local twins.
         silence: The results of the silent runs.
         newcomers: The results of clients that never took part, as a document.
-        before: The accuracy before personalising, as a document.
-        personalising: Seconds that clients took to personalise; None after an interruption.
         canaries: The results of an audit's canaries, as a document.
     """
 
     final: Examined
-    local: Measured | None
-    silence: Mapping[str, float | None] | None
-    newcomers: Mapping[str, Any] | None
     before: Mapping[str, Any]
     personalising: float | None
+    local: Measured | None = None
+    silence: Mapping[str, float | None] | None = None
+    newcomers: Mapping[str, Any] | None = None
     canaries: Mapping[str, Any] | None = None
 
 
@@ -333,12 +295,6 @@ def summary_document(
 
     `final` holds the last round with the numbers that were measured anew; the gain over local twins
     is in the protocol's headline number.
-
-    Args:
-        run: The run.
-        rounds: Its committed rounds, as stored.
-        findings: Its results beside the rounds.
-        warnings: What keeps readers from misreading its numbers.
     """
     final, local, silence = findings.final.test, findings.local, findings.silence
     silent = [headline for headline in (silence or {}).values() if headline is not None]
@@ -470,12 +426,6 @@ def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
 
 def metrics_files(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return files of rounds for other tools, by name: a line a round, as CSV and as JSON."""
-    lines = (f"{json.dumps(document, allow_nan=False)}\n" for document in rounds)
-    return {"metrics.csv": metrics_csv(rounds), "metrics.jsonl": "".join(lines)}
-
-
-def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line a round."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     scores = ("mean", "weighted", "std", "worst")
@@ -503,7 +453,8 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
                 *(interval.get(end) for end in ("low", "high")),
             )
         )
-    return text.getvalue()
+    lines = (f"{json.dumps(document, allow_nan=False)}\n" for document in rounds)
+    return {"metrics.csv": text.getvalue(), "metrics.jsonl": "".join(lines)}
 
 
 CONFIDENCE = 0.95
@@ -514,14 +465,8 @@ def judge_canaries(
 ) -> dict[str, Any] | None:
     """Open the canaries' coins and bound epsilon by the move of the model.
 
-    Args:
-        simulation: The run, with its canaries.
-        progress: After its last round.
-        documents: Its committed rounds, as stored.
-
-    Returns:
-        The bound and its circumstances, as the summary states them; None without canaries, or
-        where no round had a result.
+    Returns the bound and its circumstances, as the summary states them; None without canaries, or
+    where no round had a result.
     """
     canaries, run = simulation.canaries, simulation.run
     rounds = sum(bool(document["survivors"]) for document in in_rounds(documents))

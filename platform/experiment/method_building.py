@@ -51,21 +51,13 @@ PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 
 
 def validate_options(registry: Registry, config: MethodConfig) -> object:
-    """Return the method's options as its own frozen dataclass, and check its server optimiser's.
-
-    Raises:
-        ConfigError: If the method or an option is unknown or not valid.
-    """
+    """Return the method's options as its own frozen dataclass, and check its server optimiser's."""
     server_optimizer_of(config)
     return _validated_options(registry, config.name, config.options, "method")
 
 
 def server_optimizer_of(config: MethodConfig) -> ServerOptimizer | None:
-    """Return the configured server optimiser; None for the method's own step.
-
-    Raises:
-        ConfigError: If its name is unknown, or an option of it is unknown or not valid.
-    """
+    """Return the configured server optimiser; None for the method's own step."""
     given = config.server_optimizer
     if given is None:
         return None
@@ -85,7 +77,16 @@ def _validated_options(
     except MethodError as error:
         raise ConfigError(str(error)) from error
     options = _validated(config_type, name, given, section)
-    nested = _nested(registry, options, section)
+    # Options that are another method's, each as that method's own dataclass.
+    nested = {}
+    for key, mark in _marks(options):
+        other, value = getattr(options, mark.option), getattr(options, key)
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{section}.{key}: {value!r} is not valid; it must be a section of {other}'s "
+                "options"
+            )
+        nested[key] = _validated_options(registry, other, value, f"{section}.{key}")
     return dataclasses.replace(options, **nested) if nested else options
 
 
@@ -95,27 +96,19 @@ def _validated(config_type: type[Any], name: str, given: Mapping[str, Any], sect
         if key not in known:
             valid = ", ".join(known) or "none, it has no options"
             raise ConfigError(f"{section}.{key}: is not a known option of {name}; valid: {valid}")
-        _require_plain(f"{section}.{key}", value)
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{section}.{key}: {value!r} is not valid; it must be a finite number, a text, a "
+                "list or null"
+            ) from error
     try:
         # JSON, because strict validation builds a dataclass from nothing else.
         text = json.dumps(given)
         return TypeAdapter(config_type).validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(sentence(error.errors()[0], section)) from error
-
-
-def _nested(registry: Registry, options: object, section: str) -> dict[str, object]:
-    """Return options that are another method's, each as that method's own dataclass."""
-    nested = {}
-    for key, mark in _marks(options):
-        other, value = getattr(options, mark.option), getattr(options, key)
-        if not isinstance(value, dict):
-            raise ConfigError(
-                f"{section}.{key}: {value!r} is not valid; it must be a section of "
-                f"{other}'s options"
-            )
-        nested[key] = _validated_options(registry, other, value, f"{section}.{key}")
-    return nested
 
 
 def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
@@ -128,11 +121,7 @@ def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
     """Return the options that decide the rounds: another method, its options, server optimiser.
 
-    Returns:
-        Each as a plain value, with the defaults of keys that a section leaves out.
-
-    Raises:
-        ConfigError: If the method or an option is unknown or not valid.
+    Each is a plain value, with the defaults of keys that a section leaves out.
     """
     options: Any = validate_options(registry, config)
     found: dict[str, Any] = {"server_optimizer": config.server_optimizer}
@@ -140,15 +129,6 @@ def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any
         named, section = getattr(options, mark.option), getattr(options, key)
         found |= {mark.option: named, key: dataclasses.asdict(section)}
     return found
-
-
-def _require_plain(field: str, value: object) -> None:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{field}: {value!r} is not valid; it must be a finite number, a text, a list or null"
-        ) from error
 
 
 def task_of(config: RunConfig, data: TaskData, backbone: Backbone | None, device: str) -> Task:
@@ -170,11 +150,7 @@ def method_on(
     *,
     public: PublicImages,
 ) -> Method:
-    """Build the configured method for a run's data; see `build_method`.
-
-    Raises:
-        ConfigError: As there, or if the method needs examples of another kind.
-    """
+    """Build the configured method for a run's data; examples of another kind are refused."""
     method, name = build_method(registry, config, task, public), config.method.name
     require_modality(data.dataset, name, method.needs, registry.info(name).options)
     return method
@@ -183,67 +159,35 @@ def method_on(
 def build_method(
     registry: Registry, config: RunConfig, task: Task, public: PublicImages | None = None
 ) -> Method:
-    """Build the configured method.
+    """Build the configured method, or refuse an option or its combination with the rest.
 
-    Args:
-        registry: The methods.
-        config: The run's configuration.
-        task: The method's task.
-        public: Reads public images, where these give the directions of a subspace.
-
-    Raises:
-        ConfigError: If the method, an option, or the combination with the rest is not valid.
+    `public` reads public images, where these give the directions of a subspace.
     """
     options: Any = validate_options(registry, config.method)
+    optimizer, privacy, pool = server_optimizer_of(config.method), config.privacy, config.pool
     try:
         method = registry.build(config.method.name, options, task)
+        if optimizer is not None:
+            if not method.averaged:
+                raise ConfigError(
+                    f"method.server_optimizer: takes the place of the server's step along a mean "
+                    f"change, which {config.method.name} does not make; valid: null"
+                )
+            method = WithServerOptimizer(method, optimizer)
+        if privacy.subspace != "none" and privacy.rank is not None:
+            fingerprint = None if task.backbone is None else task.backbone.fingerprint
+            origin = origin_of(fingerprint, task.classes)
+            images = None if public is None else partial(public, method)
+            method = in_subspace(
+                method, privacy.subspace, privacy.rank, origin=origin, public=images
+            )
+        if pool.kind == "groups" and pool.experts is not None:
+            method = in_groups(method, pool.experts, task.classes, split=pool.empty == "split")
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    projected = _projected(_optimised(method, config), config, task, public)
-    method = _grouped(projected, config, task)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
-
-
-def _optimised(method: Method, config: RunConfig) -> Method:
-    """Return the method under the configured server optimiser."""
-    optimizer = server_optimizer_of(config.method)
-    if optimizer is None:
-        return method
-    if not method.averaged:
-        raise ConfigError(
-            f"method.server_optimizer: takes the place of the server's step along a mean change, "
-            f"which {config.method.name} does not make; valid: null"
-        )
-    return WithServerOptimizer(method, optimizer)
-
-
-def _projected(
-    method: Method, config: RunConfig, task: Task, public: PublicImages | None
-) -> Method:
-    """Return the method with uploads in the configured subspace."""
-    kind, rank = config.privacy.subspace, config.privacy.rank
-    if kind == "none" or rank is None:
-        return method
-    model = task.backbone
-    origin = origin_of(None if model is None else model.fingerprint, task.classes)
-    images = None if public is None else partial(public, method)
-    try:
-        return in_subspace(method, kind, rank, origin=origin, public=images)
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _grouped(method: Method, config: RunConfig, task: Task) -> Method:
-    """Return the method with the configured private experts."""
-    experts = config.pool.experts
-    if config.pool.kind != "groups" or experts is None:
-        return method
-    try:
-        return in_groups(method, experts, task.classes, split=config.pool.empty == "split")
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
@@ -262,19 +206,31 @@ def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
             f"method.name: {name} needs {', '.join(sorted(missing))}, which the data layer does "
             f"not provide; provided: {', '.join(sorted(PROVIDED_NEEDS))}"
         )
-    _require_model(method, config)
+    encoded = method.needs & {"features", "tokens"}
+    if method.pixel_size is None:
+        encoded |= method.needs & {"pixels"}
+    if config.task.model is None and encoded:
+        raise ConfigError(
+            f"task.model: null gives no {' or '.join(sorted(encoded))}, which {config.method.name} "
+            "needs; valid: the name of a CLIP model as task.model.name"
+        )
     norm = config.privacy.per_sample_clipping_norm
     if method.couples_examples and norm is not None:
         raise ConfigError(
             f"privacy.per_sample_clipping_norm: {norm} bounds the gradient of one example alone, "
             f"which {name} does not have, as its loss joins the examples of a batch; valid: null"
         )
-    if method.visibility is Visibility.PER_CLIENT and _sends_differences(method):
+    if method.visibility is not Visibility.PER_CLIENT:
+        return
+    policy = method.pool_policy()
+    sent = {} if policy is None else method.broadcast(method.init_server(np.random.default_rng(0)))
+    # If the two share a tensor, pool entries are differences to the broadcast.
+    if policy is not None and not policy.spec.keys().isdisjoint(sent):
         raise ConfigError(
             f"method.name: {name} has a broadcast of its own for each client and a pool, whose "
             "entries are differences to one broadcast; valid: one of the two"
         )
-    if method.visibility is Visibility.PER_CLIENT and config.secure_aggregation.enabled:
+    if config.secure_aggregation.enabled:
         raise ConfigError(
             f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
             "valid: false"
@@ -289,33 +245,8 @@ def is_admitted(method: Method, mechanism: Mechanism) -> bool:
     return unit is None or unit in method.units
 
 
-def _require_model(method: Method, config: RunConfig) -> None:
-    """Refuse a run without the model that must encode its images."""
-    encoded = method.needs & {"features", "tokens"}
-    if method.pixel_size is None:
-        encoded |= method.needs & {"pixels"}
-    if config.task.model is None and encoded:
-        raise ConfigError(
-            f"task.model: null gives no {' or '.join(sorted(encoded))}, which {config.method.name} "
-            "needs; valid: the name of a CLIP model as task.model.name"
-        )
-
-
-def _sends_differences(method: Method) -> bool:
-    """Return whether pool entries are differences to the broadcast: the two share a tensor."""
-    policy = method.pool_policy()
-    if policy is None:
-        return False
-    sent = method.broadcast(method.init_server(np.random.default_rng(0)))
-    return not policy.spec.keys().isdisjoint(sent)
-
-
 def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
-    """Try one prediction of all classes before training.
-
-    Raises:
-        ConfigError: If the protocol needs classes that the method refuses.
-    """
+    """Try one prediction of all classes of the protocol before training."""
     if not evaluation.common:
         return
     start = method.init_server(np.random.default_rng(0))
@@ -342,13 +273,7 @@ def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
 
 
 def void_options(config: RunConfig, options: Any, section: str = "method") -> Iterator[str]:
-    """Yield one sentence for each option that does nothing, or exceeds the run's use.
-
-    Args:
-        config: The run's configuration.
-        options: The method's own `Config`.
-        section: The section of these options.
-    """
+    """Yield one sentence for each option that does nothing, or exceeds the run's use."""
     said: set[str] = set()
     defaults = {field.name: field.default for field in dataclasses.fields(options)}
     for key, mark in marks_of(type(options)):
@@ -383,12 +308,7 @@ def _of_run(config: RunConfig, key: str) -> Any:
 
 
 def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
-    """Return kind, place and digest of a method's file for records; None for a packaged method.
-
-    Raises:
-        UnknownMethod: If the name is unknown.
-        BrokenMethod: If its file cannot be read.
-    """
+    """Return kind, place and digest of a method's file for records; None for a packaged method."""
     origin = registry.origin(name)
     return None if origin is None else asdict(origin)
 
@@ -396,15 +316,9 @@ def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
 def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
     """Check, before any of its code runs, that a method has the code of the run's start.
 
-    Args:
-        run_id: The run.
-        name: Its method.
-        started: The method's code by the run's audit log; None for a packaged method.
-        registry: The available methods.
-
     Raises:
         ConfigError: If the method is missing.
-        RunStopped: If its code has changed.
+        RunStopped: If its code is not that which the run's audit log states; None is packaged.
     """
     then = dict(started) if isinstance(started, Mapping) else None
     if name not in registry.available():

@@ -49,9 +49,7 @@ class Leftovers:
 def leftovers(database: Database, run_id: str) -> Leftovers:
     """Return the parts of a run that pruning would erase.
 
-    Raises:
-        RecordsDisagree: If its records do not agree: then every part is evidence.
-        AuditChainBroken: If its audit log was changed; likewise.
+    If its records do not agree, every part is evidence, and an error says so.
     """
     agreed = require_agreement(database, run_id)
     with database.unit_of_work(read_only=True) as uow:
@@ -69,19 +67,8 @@ def prune(database: Database, run_id: str) -> int:
     """Erase a run's models, and say so in its audit log first.
 
     If the process is killed half-way, the run says that it was pruned, and a second call erases the
-    rest.
-
-    Args:
-        database: The coordinator's database; the run's folder lies beside it.
-        run_id: The run.
-
-    Returns:
-        The bytes by which its clients' stores shrink.
-
-    Raises:
-        RunBusy: If a process runs it; nothing is erased.
-        RecordsDisagree: If its records do not agree; likewise.
-        AuditChainBroken: If its audit log was changed; likewise.
+    rest. If a process runs it, or its records do not agree, nothing is erased. Returns the bytes by
+    which its clients' stores shrink.
     """
     with only_process_of(database.path.parent / run_id):
         agreed = require_agreement(database, run_id)
@@ -96,13 +83,7 @@ def prune(database: Database, run_id: str) -> int:
 
 
 def require_nothing_follows(uow: UnitOfWork, run_id: str, pruned: Set[str]) -> None:
-    """Refuse to prune a run whose pool and clients a second phase uses.
-
-    Args:
-        uow: A transaction.
-        run_id: The run.
-        pruned: Runs that are pruned and need nothing any more.
-    """
+    """Refuse to prune a run whose pool and clients a second phase that is not pruned uses."""
     for run in uow.runs.list():
         if run.run_id not in pruned and stored_tree(run).get("phase_two_of") == run_id:
             raise ConfigError(

@@ -41,12 +41,7 @@ MOST_UPLOADS: Final = 100
 
 @dataclass(frozen=True)
 class Listening:
-    """A transport that notes the norms of the vectors that it carries.
-
-    Attributes:
-        within: The transport that carries the messages.
-        norms: By round number, the norms of the round's uploads.
-    """
+    """A transport that notes the norms of the vectors that it carries, by round number."""
 
     within: Transport
     norms: dict[int, list[float]] = field(default_factory=dict)
@@ -68,11 +63,9 @@ class Listening:
 
 @dataclass(frozen=True)
 class RoundOfNorms:
-    """The norms of one round's uploads.
+    """The norms of one round's uploads before any clip.
 
-    Attributes:
-        number: The round.
-        norms: Norms before any clip, sorted, so that the order tells nothing of clients.
+    They are sorted, so that the order tells nothing of clients.
     """
 
     number: int
@@ -93,11 +86,7 @@ def rounds_of(norms: Mapping[int, Sequence[float]]) -> tuple[RoundOfNorms, ...]:
 
 
 def recommended(rounds: Sequence[RoundOfNorms]) -> float:
-    """Return the recommended clipping norm: the median of the first round's norms.
-
-    Raises:
-        ConfigError: If clients uploaded nothing, or zeros alone.
-    """
+    """Return the recommended clipping norm: the median of the first round's norms."""
     found = float(np.median(rounds[0].norms)) if rounds else 0.0
     if not found > 0.0:
         raise ConfigError(
@@ -112,14 +101,6 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
 
     Images of `shapes` and `homonyms` are rendered, in a stream that no federation uses; for other
     data sets the arguments or `public_data` name the images.
-
-    Args:
-        config: The run's configuration.
-        dataset: Replaces `public_data.dataset`.
-        root: Replaces `public_data.root`.
-
-    Raises:
-        ConfigError: If no public images are named, they have other classes, or are the clients'.
     """
     section, task = config.public_data or PublicDataConfig(), config.task
     name, place = dataset or section.dataset or task.dataset, root or section.root
@@ -144,16 +125,9 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
 def rehearsal_config(
     config: RunConfig, rounds: int | None, url: str, sources: Sources
 ) -> RunConfig:
-    """Return the configuration of the dry run.
+    """Return the configuration of the dry run on public images, with a database of its own.
 
-    Args:
-        config: The run's configuration, with public images.
-        rounds: The number of its rounds; None for all.
-        url: The database of the dry run while it lasts.
-        sources: Packaged configurations and presets.
-
-    Raises:
-        ConfigError: If no upload of the run would be clipped, or the run is a second phase.
+    A run of which no upload would be clipped, and a second phase, are refused.
     """
     if config.phase_two_of is not None:
         raise ConfigError(

@@ -21,7 +21,7 @@ from platform.config import RunConfig
 from platform.config.files import read_yaml, yaml_problem
 from platform.config.randomness import stream
 from platform.errors import ConfigError, RunStopped
-from platform.experiment.method_building import options_of_others
+from platform.experiment.method_building import options_of_others, require_same_method
 from platform.parties.identities import client_names, stores_file
 from platform.protection.charging import as_row, rows_that_count
 from platform.protection.uploads import Protection
@@ -29,39 +29,32 @@ from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Progress, Run, decode_state
 from platform.wire.codec import decode_arrays
 from privacy import ReleaseKey
-from storage import Database, LedgerRow, open_client_stores
+from storage import Database, open_client_stores
 
 SIZES = ("standard_deviation", "clipping_norm")
 FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
 """The facts that all ledger rows of one channel of a run share, sizes last."""
 
 
-def require_same_run(run: Run, database: Database, folder: Path) -> None:
-    """Check that clients and releases are those that the run's ledger charges.
+def require_start(agreed: Agreed, name: str, registry: Registry) -> Mapping[str, Any]:
+    """Return what the audit log says of a run's start, for a run that may go on.
 
-    Raises:
-        RunStopped: If a client is missing, or the run would make another release.
+    A run whose models were erased, or whose method `name` has other code now, is refused.
     """
-    require_known_clients(run, f"in {folder / 'clients'} ")
-    require_same_releases(database, run.source, run.terms.protection)
-
-
-def require_kept(agreed: Agreed) -> None:
-    """Refuse to go on with a run whose models were erased."""
     if agreed.records.is_pruned:
         raise RunStopped(
             f"run {agreed.records.run_id}: its models were erased by `runs --prune`, so nothing "
             "goes on from it; its records stay: see `report` and `budget`, or start a new run"
         )
+    started = agreed.records.entries("run.created")[0].detail
+    require_same_method(agreed.records.run_id, name, started.get("method"), registry)
+    return started
 
 
 def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:
     """Refuse another enrolment than at the start: open attempts and the report rely on it.
 
-    Args:
-        run_id: The run.
-        started: Fingerprint of the file at the start, None without a file.
-        now: Fingerprint of the file as it is.
+    Both are fingerprints, None without a file.
     """
     if now != started:
         raise RunStopped(
@@ -74,24 +67,33 @@ def require_same_releases(database: Database, run_id: str, protection: Protectio
     """Check that a run's releases are those that its ledger charges.
 
     The budget was computed for these releases and holds for no others.
-
-    Raises:
-        RunStopped: If a release differs.
     """
     with database.unit_of_work(read_only=True) as uow:
         charged = uow.ledger.rows(run_id)
     for number in sorted({row.round_number for row in charged}):
-        rows = [row for row in charged if row.round_number == number]
-        _require_same_rows(run_id, protection.in_round(number), rows)
+        of_round = protection.in_round(number)
+        key = ReleaseKey(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
+        planned = {row.channel: row for row in map(as_row, of_round.releases(key))}
+        # An adaptive norm, and its noise, follow from earlier rounds.
+        facts = FACTS if of_round.extras.adaptive is None else FACTS[: -len(SIZES)]
+        for row in (row for row in charged if row.round_number == number):
+            now = planned.get(row.channel)
+            if now is None:
+                raise RunStopped(
+                    f"run {run_id}: its ledger has a release on channel {row.channel!r}, which "
+                    f"the run does not make now; valid: {', '.join(sorted(planned)) or 'none'}"
+                )
+            for name in facts:
+                if getattr(row, name) != getattr(now, name):
+                    raise RunStopped(
+                        f"run {run_id}: {name} is {getattr(now, name)} now and "
+                        f"{getattr(row, name)} in its ledger; valid is what it was charged for, "
+                        "or a new run"
+                    )
 
 
 def require_spent_elsewhere(run: Run, database: Database) -> None:
-    """Check the records of all runs whose spending counts against a lifetime budget.
-
-    Raises:
-        RunStopped: If the records of a run do not agree.
-        AuditChainBroken: If the audit log of a run was changed.
-    """
+    """Check the records of all runs whose spending counts against a lifetime budget."""
     if run.terms.budget.lifetime_budget is None:
         return
     with run.records.read() as uow:
@@ -101,39 +103,8 @@ def require_spent_elsewhere(run: Run, database: Database) -> None:
         require_agreement(database, run_id, run.terms.config.mechanisms)
 
 
-def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:
-    releases = protection.releases(
-        ReleaseKey(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
-    )
-    planned = {row.channel: row for row in map(as_row, releases)}
-    # An adaptive norm, and its noise, follow from earlier rounds.
-    facts = FACTS if protection.extras.adaptive is None else FACTS[: -len(SIZES)]
-    for row in charged:
-        now = planned.get(row.channel)
-        if now is None:
-            raise RunStopped(
-                f"run {run_id}: its ledger has a release on channel {row.channel!r}, which "
-                f"the run does not make now; valid: {', '.join(sorted(planned)) or 'none'}"
-            )
-        for name in facts:
-            if getattr(row, name) != getattr(now, name):
-                raise RunStopped(
-                    f"run {run_id}: {name} is {getattr(now, name)} now and "
-                    f"{getattr(row, name)} in its ledger; valid is what it was charged for, or a "
-                    "new run"
-                )
-
-
 def require_known_clients(run: Run, where: str = "") -> None:
-    """Refuse clients with a new store, which would start anew at epsilon 0.
-
-    Args:
-        run: The run.
-        where: The place of the stores, for errors.
-
-    Raises:
-        RunStopped: If a charged client has not introduced itself.
-    """
+    """Refuse clients with a new store, which would start anew at epsilon 0."""
     with run.records.read() as uow:
         charged = {row.pseudonym for row in uow.ledger.rows(run.source)}
     if not charged <= set(run.roll.pseudonyms.values()):
@@ -158,42 +129,43 @@ class FirstRun(NamedTuple):
 
 
 def require_second_phase(
-    config: RunConfig, first: RunConfig, database: Database, registry: Registry
+    config: RunConfig, first: FirstRun, folder: Path, registry: Registry
 ) -> None:
-    """Check that a run may be the second phase of the run that it names.
+    """Check that a run may be the second phase of the run that it names, without making a store.
 
     Args:
-        config: The new run's configuration.
-        first: The named run's configuration.
-        database: The named run's database.
+        config: The new run's configuration, which deals out the data as the named run's did.
+        first: The named run.
+        folder: Its folder.
         registry: Knows the options of the method that ran the rounds.
 
     Raises:
-        ConfigError: If the named run has not finished, is a second phase itself, or differs in
-            more than its second phase.
+        ConfigError: If the named run has not finished, is a second phase itself, differs in more
+            than its second phase, or lacks a file or a charged client's store.
     """
     source = str(config.phase_two_of)
-    with database.unit_of_work(read_only=True) as uow:
+    with first.database.unit_of_work(read_only=True) as uow:
         status = uow.runs.get(source).status
     if status != "finished":
         raise ConfigError(
             f"phase_two_of: run {source} has not finished (it is {status}); valid: a finished run, "
             f"which this is after `run --resume {source}`"
         )
-    if first.phase_two_of is not None:
+    if first.config.phase_two_of is not None:
         raise ConfigError(
-            f"phase_two_of: run {source} is a second phase itself; valid: {first.phase_two_of}, "
+            f"phase_two_of: run {source} is a second phase itself; valid: "
+            f"{first.config.phase_two_of}, "
             "whose pool it uses"
         )
     mine, theirs = (
         {**one.model_dump(mode="json", exclude=set(FREE)), "method": {"name": one.method.name}}
-        for one in (config, first)
+        for one in (config, first.config)
     )
     changes = _differences(mine, theirs)
     # If the names are equal, the options of the rounds must be equal too.
     change = next(changes, None)
     if change is None:
-        mine, theirs = (options_of_others(registry, one.method) for one in (config, first))
+        mine, theirs = (options_of_others(registry, c.method) for c in (config, first.config))
         change = next(_differences(mine, theirs, "method."), None)
     if change is not None:
         key, new, old = change
@@ -201,14 +173,32 @@ def require_second_phase(
             f"{key}: {new!r} is not run {source}'s {old!r}, which its releases follow from; "
             f"valid to change in a second phase: {VALID}"
         )
+    for name in ("effective.yaml", "summary.json"):
+        if not (folder / name).is_file():
+            raise ConfigError(
+                f"phase_two_of: run {source} has no {name} in {str(folder)!r}; valid: a finished "
+                "run whose folder is as it was left"
+            )
+    path = stores_file(config, folder)
+    is_there = path.is_file() and path.stat().st_size
+    known = open_client_stores(path, read_only=True).stores if is_there else {}
+    missing = [name for name in client_names(config.task.clients) if name not in known]
+    if missing:
+        raise ConfigError(
+            f"phase_two_of: a client's store of run {source} is missing ({missing[0]} in "
+            f"{str(path)!r}); valid: a finished run whose clients are still there"
+        )
+    with first.database.unit_of_work(read_only=True) as uow:
+        charged = {row.pseudonym for row in uow.ledger.rows(source)}
+    if not charged <= {store.identity.pseudonym for store in known.values()}:
+        raise ConfigError(
+            f"phase_two_of: a client's store in {str(path)!r} is not that of run {source}'s "
+            "ledger; valid: a finished run whose clients are still there"
+        )
 
 
 def require_fitting_pool(database: Database, config: RunConfig, method: Method) -> None:
-    """Check that the method can work with the first run's pool and state.
-
-    Raises:
-        ConfigError: If that run has no pool that was made once, or a tensor has another shape.
-    """
+    """Check that the method can work with the first run's pool, made once, and with its state."""
     source, policy = str(config.phase_two_of), method.pool_policy()
     with database.unit_of_work(read_only=True) as uow:
         entries, latest = uow.pool.entries(source), uow.states.latest(source)
@@ -226,56 +216,8 @@ def require_fitting_pool(database: Database, config: RunConfig, method: Method) 
         _require_shapes("an expert of another shape", wanted, decode_arrays(entry.entry), source)
 
 
-def require_files(folder: Path, source: str) -> None:
-    """Refuse a first run `source` whose folder lacks a file that a second phase reads."""
-    for name in ("effective.yaml", "summary.json"):
-        if not (folder / name).is_file():
-            raise ConfigError(
-                f"phase_two_of: run {source} has no {name} in {str(folder)!r}; valid: a finished "
-                "run whose folder is as it was left"
-            )
-
-
-def require_clients(database: Database, config: RunConfig, folder: Path) -> None:
-    """Check that the first run's clients are here, without making a missing store.
-
-    Args:
-        database: The first run's database.
-        config: The new run's configuration, which deals out the data as that run's did.
-        folder: The first run's folder.
-
-    Raises:
-        ConfigError: If a store is missing, or a charged client has another store now.
-    """
-    source, path = str(config.phase_two_of), stores_file(config, folder)
-    is_there = path.is_file() and path.stat().st_size
-    known = open_client_stores(path, read_only=True).stores if is_there else {}
-    missing = [name for name in client_names(config.task.clients) if name not in known]
-    if missing:
-        raise ConfigError(
-            f"phase_two_of: a client's store of run {source} is missing ({missing[0]} in "
-            f"{str(path)!r}); valid: a finished run whose clients are still there"
-        )
-    with database.unit_of_work(read_only=True) as uow:
-        charged = {row.pseudonym for row in uow.ledger.rows(source)}
-    if not charged <= {store.identity.pseudonym for store in known.values()}:
-        raise ConfigError(
-            f"phase_two_of: a client's store in {str(path)!r} is not that of run {source}'s "
-            "ledger; valid: a finished run whose clients are still there"
-        )
-
-
 def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> None:
-    """Check that the data still have the classes of the first run.
-
-    Args:
-        folder: The first run's folder.
-        source: The first run's name.
-        classes: The classes that are dealt out now.
-
-    Raises:
-        ConfigError: If the lists are unequal.
-    """
+    """Check that the data still have the classes of the first run."""
     try:
         facts = read_yaml((folder / "effective.yaml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

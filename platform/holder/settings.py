@@ -29,8 +29,9 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from methods import Registry
-from platform.config import RunConfig, read_mapping, validated
+from platform.config import RunConfig, read_mapping
 from platform.config.files import is_file
+from platform.config.loading import validated
 from platform.config.sections import ClientName, Clients, Layout, Positive, Section, Threads
 from platform.data.catalogue import Hints
 from platform.errors import ConfigError, Declined

@@ -9,7 +9,6 @@ release and its price. The audit guesses from the output of the real code, by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from platform.bootstrap import RunPlan, Surroundings
@@ -27,7 +26,7 @@ from platform.privacy_auditing.hostile_rounds import (
 from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
-from privacy import Channel, Release, ReleaseKey
+from privacy import Channel, ReleaseKey
 
 FAMILY_WISE_ERROR = 1e-6
 SHARE_OF_FAILURES = 1e-3
@@ -37,12 +36,9 @@ AUDIT = "audit"
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """The plan of an audit.
+    """The plan of an audit: the run, of which it stores nothing, and the guesses on each channel.
 
-    Attributes:
-        run: The planned run; the audit does not store anything of it.
-        canaries: Number of guesses on each channel.
-        family_wise_error: Probability that the audit refutes a correct build.
+    The family-wise error is the probability that the audit refutes a correct build.
     """
 
     run: RunPlan
@@ -51,11 +47,7 @@ class AuditPlan:
 
 
 def require_claim(config: RunConfig) -> None:
-    """Require a mechanism that claims an epsilon.
-
-    Raises:
-        ConfigError: If the mechanism claims no epsilon.
-    """
+    """Require a mechanism that claims an epsilon."""
     if not config.mechanism.facts.claims:
         raise _nothing_claimed(config)
 
@@ -68,21 +60,17 @@ def _nothing_claimed(config: RunConfig) -> ConfigError:
 
 
 def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
-    """Audit every channel of a run.
-
-    Args:
-        plan: The plan of the audit.
-        tell: Gets the progress of each channel.
-
-    Returns:
-        One outcome for each channel; two if clients are in groups.
-
-    Raises:
-        ConfigError: If the configuration claims no epsilon.
-    """
+    """Audit every channel of a run; return one outcome a channel, two if clients are in groups."""
     config, protection = plan.run.terms.config, plan.run.terms.protection
-    charges = {row.channel: row for row in _charges(plan)}
-    collecting = _collecting(plan)
+    # One client's ledger rows of one round and the collection, without amplification.
+    key = ReleaseKey(run_id=AUDIT, round_number=1, attempt=1, pseudonym=AUDIT)
+    rows, collecting = protection.at(protection.clipping_norm).releases(key), plan.run
+    if protection.collection is not None:
+        rows += protection.collection.releases(replace(key, round_number=2))
+        # The run at the time when pool entries leave a client.
+        terms = replace(plan.run.terms, protection=protection.collection)
+        collecting = replace(plan.run, terms=terms)
+    charges = {row.channel: row for row in rows}
     if not charges or not all(row.standard_deviation for row in charges.values()):
         raise _nothing_claimed(config)
     profile = _profile(plan)
@@ -96,7 +84,15 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
             error=plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
         )
         return [audit_training(game, tell)]
-    games = tuple(_games(plan))
+    # Each channel, and whether neighbours are in two groups on it.
+    games: list[tuple[Channel, bool]] = []
+    if protection.layout.spec:
+        games.append(("sum", False))
+    # Under `pool.noise: same` the pool entry is a channel as well.
+    if collecting.terms.protection.pool_spec is not None:
+        games.append(("pool", False))
+    if protection.extras.groups is not None and config.relation == "replace_one":
+        games.append(("sum", True))
     error = plan.family_wise_error * (1.0 - SHARE_OF_FAILURES) / len(games)
     return [
         audit_upload(
@@ -134,38 +130,6 @@ def audit_games(plan: AuditPlan, surroundings: Surroundings) -> list[Game]:
 def game_of(plan: AuditPlan) -> FailureGame:
     """Return the run and its first client, for the games that play whole rounds."""
     return FailureGame(plan.run, _profile(plan), plan.family_wise_error * SHARE_OF_FAILURES)
-
-
-def _charges(plan: AuditPlan) -> tuple[Release, ...]:
-    """Return one client's ledger rows of one round and the collection, without amplification."""
-    protection = plan.run.terms.protection
-    key = ReleaseKey(run_id=AUDIT, round_number=1, attempt=1, pseudonym=AUDIT)
-    rows = protection.at(protection.clipping_norm).releases(key)
-    if protection.collection is None:
-        return rows
-    return rows + protection.collection.releases(replace(key, round_number=2))
-
-
-def _collecting(plan: AuditPlan) -> RunPlan:
-    """Return the run at the time when pool entries leave a client."""
-    collection = plan.run.terms.protection.collection
-    if collection is None:
-        return plan.run
-    return replace(plan.run, terms=replace(plan.run.terms, protection=collection))
-
-
-def _games(plan: AuditPlan) -> Iterator[tuple[Channel, bool]]:
-    """Yield each channel, and whether neighbours are in two groups on it.
-
-    Under `pool.noise: same` the pool entry is a channel as well.
-    """
-    if plan.run.terms.protection.layout.spec:
-        yield "sum", False
-    if _collecting(plan).terms.protection.pool_spec is not None:
-        yield "pool", False
-    grouped = plan.run.terms.protection.extras.groups is not None
-    if grouped and plan.run.terms.config.relation == "replace_one":
-        yield "sum", True
 
 
 def _profile(plan: AuditPlan) -> ClientProfile:

@@ -25,7 +25,6 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from methods import Examples
 from platform.bootstrap import Surroundings
 from platform.bootstrap.federating import offered, plan_federation
 from platform.bootstrap.joining import host_of
@@ -52,7 +51,7 @@ MakeHost = Callable[[Path], Handler]
 
 @dataclass(frozen=True, kw_only=True)
 class OfferAudit(Game):
-    """The outcome of the game with offers.
+    """The outcome of the game with offers, accepted or answered differently.
 
     Attributes:
         offers: Number of offers to each holder.
@@ -73,11 +72,18 @@ class OfferAudit(Game):
 def hostile_offers(offer: Offer) -> dict[str, Offer]:
     """Return offers that ask for a folder's content, by the changed key.
 
-    Args:
-        offer: An acceptable offer; each other offer differs in one key, and in the run's name.
+    Each differs from the acceptable offer in one key, and in the run's name.
     """
+    counted = ("task.shots", "task.test_per_class", "secure_aggregation.largest_weight")
+    classes = json.loads(offer.config)["federation"]["classes"]
+    changes: list[tuple[str, Any]] = [("task.validation_share", share) for share in SHARES]
+    changes += [(key, count) for key in counted for count in COUNTS]
+    lists = [classes[::-1], ["a class that nobody has an image of"]]
+    for name in classes:
+        lists += [[name], [other for other in classes if other != name] or [f"no {name}"]]
+    changes += [("federation.classes", names) for names in lists]
     offers = {}
-    for number, (path, value) in enumerate(_changes(json.loads(offer.config))):
+    for number, (path, value) in enumerate(changes):
         tree = json.loads(offer.config)
         section, key = path.split(".")
         tree[section][key] = value
@@ -87,29 +93,12 @@ def hostile_offers(offer: Offer) -> dict[str, Offer]:
     return offers
 
 
-def _changes(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for share in SHARES:
-        yield "task.validation_share", share
-    for key in ("task.shots", "task.test_per_class", "secure_aggregation.largest_weight"):
-        for count in COUNTS:
-            yield key, count
-    classes = tree["federation"]["classes"]
-    yield "federation.classes", classes[::-1]
-    yield "federation.classes", ["a class that nobody has an image of"]
-    for name in classes:
-        yield "federation.classes", [name]
-        yield "federation.classes", [other for other in classes if other != name] or [f"no {name}"]
-
-
 def audit_offers(
     make_host: MakeHost, folders: Mapping[str, Path], offers: Mapping[str, Offer]
 ) -> OfferAudit:
     """Make every offer to a holder of each folder and compare the answers.
 
-    Args:
-        make_host: Makes a holder's handler; its settings are the same for all folders.
-        folders: At least two folders of images, by their content; a folder may be missing.
-        offers: Offers as `hostile_offers` returns them.
+    There are at least two folders of images, by their content; a folder may be missing.
     """
     said: dict[str, list[bytes | str]] = {}
     for name, folder in folders.items():
@@ -149,12 +138,7 @@ Content = Mapping[int, range]
 
 @dataclass(frozen=True, kw_only=True)
 class FolderAudit(Game):
-    """The outcome of the game with folders.
-
-    Attributes:
-        mechanism: The mechanism that protects the clients.
-        folders: Number of times that the game replaced one client's folder.
-    """
+    """The outcome of the game with folders, and how often it replaced one client's folder."""
 
     channel = FOLDERS
     words = "other content took the place of one client's folder {folders} times"
@@ -167,11 +151,7 @@ _Played = tuple[Mapping[str, Records], tuple[Seen, ...]]
 
 
 def audit_folders(game: FailureGame) -> FolderAudit:
-    """Write, read and train on every folder; a method of texts has no folder.
-
-    Args:
-        game: The run; the game does not use its client's data.
-    """
+    """Write, read and train on every folder; a method of texts has no folder."""
     config, reasons, count = game.run.terms.config, [], 0
     contents = {} if "text" in game.profile.method.needs else _contents(game)
     with tempfile.TemporaryDirectory(prefix="sotto-audit-") as place:
@@ -216,16 +196,15 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
         backbone = frozen_model(config.task.model, learning.device)
         encoders = plain_encoders(backbone, method.pixel_size)
         train, _ = deal_examples(data, method, encoders, config.evaluation.protocol)
-        return records_of(config, data), tuple(_sent(game, tuple(train.values())))
-
-
-def _sent(game: FailureGame, data: tuple[Examples, ...]) -> Iterator[Seen]:
-    """Yield the round of each client; noise and batches depend on its position alone."""
-    randomness = replace(game.profile.randomness, noise_source="seeded")
-    seeded = replace(game, profile=replace(game.profile, randomness=randomness))
-    number, told = first_message(seeded)
-    for position, examples in enumerate(data):
-        yield play(seeded, told, examples, number, streams=position)
+        # Noise and batches depend on a client's position alone.
+        randomness = replace(game.profile.randomness, noise_source="seeded")
+        seeded = replace(game, profile=replace(game.profile, randomness=randomness))
+        number, told = first_message(seeded)
+        seen = [
+            play(seeded, told, examples, number, streams=position)
+            for position, examples in enumerate(train.values())
+        ]
+        return records_of(config, data), tuple(seen)
 
 
 def _write(folder: Path, content: Content, classes: int, seed: int) -> None:
@@ -302,7 +281,18 @@ def audit_holders(surroundings: Surroundings) -> OfferAudit:
             "no image": _held(Path(place) / "none", [0] * 3),
             "no folder": Path(place) / "nowhere",
         }
-        return audit_offers(_hosts(Path(place), surroundings), folders, offers)
+
+        def host(folder: Path) -> Handler:
+            own = Path(tempfile.mkdtemp(dir=place))
+            settings = {
+                **{"name": "a", "data": {"root": str(folder)}, "storage": str(own / "store")},
+                **{"device": "cpu", "limits": _LIMITS},
+            }
+            (own / "client.yaml").write_text(json.dumps(settings))
+            holder = load_holder(own / "client.yaml")
+            return host_of(holder, surroundings, lambda line: None).handle
+
+        return audit_offers(host, folders, offers)
 
 
 def _held(root: Path, counts: list[int]) -> Path:
@@ -311,16 +301,3 @@ def _held(root: Path, counts: list[int]) -> Path:
     for label, name in enumerate(_CLASSES):
         (root / f"c{label}").rename(root / name)
     return root
-
-
-def _hosts(place: Path, surroundings: Surroundings) -> Callable[[Path], Handler]:
-    def host(folder: Path) -> Handler:
-        own = Path(tempfile.mkdtemp(dir=place))
-        settings = {
-            **{"name": "a", "data": {"root": str(folder)}, "storage": str(own / "store")},
-            **{"device": "cpu", "limits": _LIMITS},
-        }
-        (own / "client.yaml").write_text(json.dumps(settings))
-        return host_of(load_holder(own / "client.yaml"), surroundings, lambda line: None).handle
-
-    return host

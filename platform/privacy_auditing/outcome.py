@@ -94,13 +94,10 @@ class ChannelAudit:
 
 
 def standardise(scores: Vector, *, threshold: float, distance: float, mu: float) -> Vector:
-    """Scale scores so that the claim is two normal laws of deviation 1, mu apart, with threshold 0.
+    """Scale scores (m,) so that the claim is two normal laws of deviation 1 with threshold 0.
 
-    Args:
-        scores: The scores, shape (m,).
-        threshold: Above it the guess is "in".
-        distance: Distance between the two expected scores.
-        mu: Mu of the claim.
+    They are mu apart. The distance is that of the two expected scores; above the threshold the
+    guess is "in".
     """
     return (scores - threshold) * (mu / distance)
 

@@ -16,7 +16,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, count
+from itertools import combinations, count, product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,24 +108,24 @@ class _Canary:
 
 
 def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
-    """Play the game on a client's training and compare its noise between rounds.
-
-    Args:
-        game: The game.
-        tell: Gets the progress after each training.
-    """
+    """Play the game on a client's training and compare its noise between rounds."""
     config, setting, rounds = game.run.terms.config, _setting(game), count(1)
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     canary = _choose(game, setting, rounds)
     total = game.canaries + calibration_runs(game.canaries)
-    first, directions = next(rounds), _directions(game, canary)
+    # A sampled record counts as in the usual number of batches, but in at least one: with fewer, no
+    # threshold tells it from noise.
+    often = max(game.mechanism.sampling_probability, 1.0 / game.mechanism.steps)
+    arrays = _arrays(canary.difference, canary.scale)
+    directions = {name: often * vector for name, vector in arrays.items() if vector.any()}
+    first = next(rounds)
 
     def released(is_in: bool, _: np.random.Generator) -> Tensors:
         number = next(rounds)
         data = canary.present if is_in else canary.absent
         tell(CHANNEL, number - first, total)
-        arrays = _arrays(_train(game, setting, data, number), canary.scale)
-        return {name: arrays[name] for name in directions}
+        seen = _arrays(_train(game, setting, data, number), canary.scale)
+        return {name: seen[name] for name in directions}
 
     scores = play_record_unit(
         released,
@@ -199,7 +200,12 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
     bare, quiet = _without_noise(game)
     data = game.profile.data
     others = _rows(data, slice(0, OTHERS))
-    scale = _scale(game, setting, others, rounds)
+    runs = [_train(game, setting, others, next(rounds)) for _ in range(SCALE_RUNS)]
+    # The standard deviation of each tensor's noise.
+    scale = {
+        name: float(np.sqrt(np.stack([run[name] for run in runs]).var(axis=0, ddof=1).mean()))
+        for name in runs[0]
+    }
     sets = [
         others,
         *(
@@ -226,39 +232,22 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
 
 
 def _candidates(game: RecordGame) -> Iterator[Examples]:
+    """Yield made-up records: rows of some norm, or of integers in the range of the data's."""
     rng = stream(game.run.terms.config.seed, "audit's candidates")
-    classes = len(game.run.learning.classes)
-    for length in LENGTHS:
-        for _ in range(CANDIDATES):
-            yield Examples(
-                {
-                    name: np.array([rng.integers(classes)], array.dtype)
-                    if name == "labels"
-                    else _made_up(array, length, rng)
-                    for name, array in game.profile.data.arrays.items()
-                }
-            )
-
-
-def _made_up(array: NDArray[np.generic], length: float, rng: np.random.Generator) -> Vector:
-    """Return a random row like an array's: of this norm, or of integers in the array's range."""
-    shape = (1, *array.shape[1:])
-    if array.dtype.kind != "f":
-        drawn = rng.integers(array.min(), array.max(), shape, endpoint=True)
-        return np.asarray(drawn).astype(array.dtype)
-    direction = rng.standard_normal(shape)
-    return np.asarray(length * direction / np.linalg.norm(direction)).astype(array.dtype)
-
-
-def _scale(
-    game: RecordGame, setting: _Setting, data: Examples, rounds: Iterator[int]
-) -> dict[str, float]:
-    """Return the standard deviation of each tensor's noise."""
-    runs = [_train(game, setting, data, next(rounds)) for _ in range(SCALE_RUNS)]
-    return {
-        name: float(np.sqrt(np.stack([run[name] for run in runs]).var(axis=0, ddof=1).mean()))
-        for name in runs[0]
-    }
+    classes, own = len(game.run.learning.classes), game.profile.data.arrays
+    for length, _ in product(LENGTHS, range(CANDIDATES)):
+        made: dict[str, NDArray[Any]] = {}
+        for name, array in own.items():
+            shape = (1, *array.shape[1:])
+            if name == "labels":
+                row = np.array([rng.integers(classes)])
+            elif array.dtype.kind != "f":
+                row = rng.integers(array.min(), array.max(), shape, endpoint=True)
+            else:
+                direction = rng.standard_normal(shape)
+                row = length * direction / np.linalg.norm(direction)
+            made[name] = np.asarray(row).astype(array.dtype)
+        yield Examples(made)
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
@@ -276,18 +265,6 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
         own.setdefault(tensor, vector)
     arrays = {part: np.concatenate(vectors) for part, vectors in joined.items()}
     return {**arrays, TOGETHER: np.concatenate(list(own.values()))}
-
-
-def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
-    """Return the expected effect of the canary on each array that it changes.
-
-    A sampled record counts as in the usual number of batches, but in at least one: with fewer, no
-    threshold tells it from noise.
-    """
-    mechanism = game.mechanism
-    often = max(mechanism.sampling_probability, 1.0 / mechanism.steps)
-    arrays = _arrays(canary.difference, canary.scale)
-    return {name: often * vector for name, vector in arrays.items() if vector.any()}
 
 
 def _noise_problems(

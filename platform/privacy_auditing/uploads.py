@@ -97,16 +97,10 @@ def side_of(vector: Vector) -> float:
 
 
 def with_count(moved: Vector, canary: Vector, counts: float, weight: float) -> Vector:
-    """Return a difference of blocks, with the counts' difference added along the canary.
+    """Return a difference of blocks, (d,), with the counts' difference added along the canary.
 
-    The weights 1 and `weight` are normalised, so the noise along the canary stays that of one
-    coordinate.
-
-    Args:
-        moved: The difference, shape (d,).
-        canary: The direction along which it moved, shape (d,).
-        counts: The difference of the counts.
-        weight: Movement of the counts over movement of the difference.
+    The weights 1 and `weight` (movement of the counts over that of the difference) are normalised,
+    so the noise along the canary stays that of one coordinate.
     """
     unit = canary / (float(np.linalg.norm(canary)) or 1.0)
     along = float(unit @ moved)
@@ -212,12 +206,7 @@ class UploadGame:
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
-    """Play the game on one channel and test its noise.
-
-    Args:
-        game: The game.
-        tell: Gets the progress after each canary.
-    """
+    """Play the game on one channel and test its noise."""
     config = game.run.terms.config
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     # The statistics share the channel's error evenly with the direct tests.
@@ -288,9 +277,19 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
     # A zero release fits, so its appended coordinates have their largest values.
     offset = np.append(nothing, game.bounds)
-    drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
-    samples = np.stack([own - offset for own, _ in drawn])
-    rows = [*samples, *(other for _, others in drawn for other in others)]
+    protection, seen, others = game.protection, list[Vector](), list[Vector]()
+    is_separate = game.channel == "pool" and protection.has_own_entry_noise
+    for number in (next(rounds) for _ in range(NOISE_VECTORS)):
+        if not is_separate or protection.mechanism.facts.is_bare_to_server:
+            seen.append(_seen(game, nothing, number))
+            continue
+        # The client's part of the sum too, as their noise must differ.
+        prepared = _prepare(game, game.profile, nothing, number)
+        seen.append(_opened(game, prepared))
+        other = prepared.vector[: nothing.size]
+        others += [other] if other.size == nothing.size else []
+    samples = np.stack([own - offset for own in seen])
+    rows = [*samples, *others]
     return problems_of(
         (
             partial(verify_noise_variance, samples.ravel(), deviation, alpha),
@@ -298,19 +297,6 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
             partial(verify_independence, np.stack(rows), alpha),
         )
     )
-
-
-def _noise_of_round(
-    game: UploadGame, nothing: Vector, round_number: int
-) -> tuple[Vector, list[Vector]]:
-    """Return a channel's noise, and the client's part of the sum if their noise must differ."""
-    protection = game.protection
-    is_separate = game.channel == "pool" and protection.has_own_entry_noise
-    if not is_separate or protection.mechanism.facts.is_bare_to_server:
-        return _seen(game, nothing, round_number), []
-    prepared = _prepare(game, game.profile, nothing, round_number)
-    own, other = _opened(game, prepared), prepared.vector[: nothing.size]
-    return own, [other] if other.size == nothing.size else []
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from methods import Method, PoolPolicy, Visibility, Weighting
 from platform.config import RunConfig
-from platform.config.schema import PoolConfig
+from platform.config.sections import PoolConfig
 from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.extras import Extras, Grouping

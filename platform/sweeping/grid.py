@@ -93,15 +93,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All cells, and their differences.
-
-    Attributes:
-        configs: The names of all configurations in tables.
-        methods: The names of all methods that occur.
-        seeds: All seeds that occur.
-        axes: Keys with all their values.
-        cells: The cells, in the order configuration, axes, method, seed.
-    """
+    """All cells in the order configuration, axes, method, seed, and all their values."""
 
     configs: tuple[str, ...]
     methods: tuple[str, ...]
@@ -130,15 +122,7 @@ def for_one_alone(problem: str) -> str:
 
 
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
-    """Return all cells of a sweep, each of them checked.
-
-    Args:
-        request: The request.
-        sources: Packaged configurations and presets.
-
-    Raises:
-        ConfigError: If an option or a cell is not valid; the message names the cell.
-    """
+    """Return all cells of a sweep, each of them checked; an error names the cell."""
     for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
         _require_distinct(name, given)
     _require_distinct("--seed", request.seeds)
@@ -147,14 +131,8 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     axes = tuple((key, values) for key, values in settings if len(values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
     registry = Registry(folder=request.folder)
-    builder = _Builder(
-        request=request,
-        settings=settings,
-        own=own,
-        sources=sources or Sources(registry=registry),
-        registry=registry,
-    )
-    cells = tuple(builder.cells())
+    sources = sources or Sources(registry=registry)
+    cells = tuple(_cells(request, settings, own, sources=sources, registry=registry))
     found: dict[str, Cell] = {}
     for cell in cells:
         # One run in two rows would look like two results that agree.
@@ -192,11 +170,7 @@ def split_values(text: str) -> tuple[str, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return seeds between commas.
-
-    Raises:
-        ConfigError: If a seed is not a whole number from 0.
-    """
+    """Return seeds between commas, whole numbers from 0."""
     for part in (parts := split_values(text)):
         if not (part.isascii() and part.isdigit()):
             raise ConfigError(f"--seed: {text!r} is not valid; it must be numbers such as 0,1,2")
@@ -204,79 +178,60 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return names of methods between commas.
-
-    Raises:
-        ConfigError: If a name is empty.
-    """
+    """Return names of methods between commas."""
     if not all(parts := split_values(text)):
         raise ConfigError(f"--method: {text!r} is not valid; it must be names such as coop,fedpgp")
     return parts
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Builder:
-    """Makes and checks the cells."""
-
-    request: SweepRequest
-    settings: tuple[tuple[str, tuple[str, ...]], ...]
-    own: Mapping[str, Sequence[str]]
-    sources: Sources
-    registry: Registry
-
-    def cells(self) -> Iterator[Cell]:
-        """Yield all cells, in order."""
-        # The first value of every setting, because a file may lack keys that a sweep sets.
-        first = [f"{key}={values[0]}" for key, values in self.settings]
-        bases = {c: load_config(Path(c), first, self.sources) for c in self.request.configs}
-        counts = Counter(base.name for base in bases.values())
+def _cells(
+    request: SweepRequest,
+    settings: Sequence[tuple[str, tuple[str, ...]]],
+    own: Mapping[str, Sequence[str]],
+    *,
+    sources: Sources,
+    registry: Registry,
+) -> Iterator[Cell]:
+    """Yield all cells, in order, each of them checked."""
+    # The first value of every setting, because a file may lack keys that a sweep sets.
+    first = [f"{key}={values[0]}" for key, values in settings]
+    bases = {c: load_config(Path(c), first, sources) for c in request.configs}
+    counts = Counter(base.name for base in bases.values())
+    lengths = {key: len(values) for key, values in settings}
+    always = [f"storage.url={absolute_storage(request.storage)}"]
+    if request.device is not None:
+        always.append(f"device={request.device}")
+    for source, base in bases.items():
         # Two configurations of one name are called by their paths.
-        names = {c: base.name if counts[base.name] == 1 else c for c, base in bases.items()}
-        for source, base in bases.items():
-            for point in combinations(self.settings):
-                for method in self.request.methods or (base.method.name,):
-                    # The configuration's own method keeps its section: its paper's values.
-                    named = () if method == base.method.name else (f"method.name={method}",)
-                    for seed in self.request.seeds or (base.seed,):
-                        changes = (*named, f"seed={seed}", *self._changes(method, point))
-                        yield self._cell((source, names[source]), method, point, changes)
-
-    def _changes(self, method: str, point: Axes) -> Iterator[str]:
-        yield from (f"{key}={value}" for key, value in point)
-        yield f"storage.url={absolute_storage(self.request.storage)}"
-        if self.request.device is not None:
-            yield f"device={self.request.device}"
-        yield from self.own.get(method, ())
-
-    def _cell(
-        self, config: tuple[str, str], method: str, point: Axes, changes: Sequence[str]
-    ) -> Cell:
-        lengths = {key: len(values) for key, values in self.settings}
-        axes = tuple((key, value) for key, value in point if lengths[key] > 1)
-        source, name = config
-        try:
-            run = with_absolute_paths(load_config(Path(source), changes, self.sources))
-            options = validate_options(self.registry, run.method)
-            policy = self.registry.serving(run.method.name, options, run.task.clients)
-            if policy is not None and run.pool.kind != "groups":
-                require_serving(run, policy)
-        except ConfigError as error:
-            seed = next(text for text in changes if text.startswith("seed="))
-            where = describe(name, method, int(seed.removeprefix("seed=")), axes)
-            raise ConfigError(f"cell ({where}): {error}{for_one_alone(str(error))}") from error
-        if run.method.name != method:
-            where = describe(name, method, run.seed, axes)
-            raise ConfigError(
-                f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
+        name = base.name if counts[base.name] == 1 else source
+        methods, seeds = request.methods or (base.method.name,), request.seeds or (base.seed,)
+        for point, method, seed in itertools.product(combinations(settings), methods, seeds):
+            axes = tuple((key, value) for key, value in point if lengths[key] > 1)
+            where = describe(name, method, seed, axes)
+            # The configuration's own method keeps its section: its paper's values.
+            changes = [] if method == base.method.name else [f"method.name={method}"]
+            changes += [f"seed={seed}", *(f"{key}={value}" for key, value in point), *always]
+            changes += own.get(method, ())
+            try:
+                run = with_absolute_paths(load_config(Path(source), changes, sources))
+                options = validate_options(registry, run.method)
+                policy = registry.serving(run.method.name, options, run.task.clients)
+                if policy is not None and run.pool.kind != "groups":
+                    require_serving(run, policy)
+            except ConfigError as error:
+                raise ConfigError(f"cell ({where}): {error}{for_one_alone(str(error))}") from error
+            if run.method.name != method:
+                raise ConfigError(
+                    f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
+                )
+            yield Cell(
+                config=name,
+                method=method,
+                axes=axes,
+                run=run,
+                code=code_of(origin_document(registry, method)),
+                reading=registry.reading(method),
             )
-        return Cell(
-            config=name,
-            method=method,
-            axes=axes,
-            run=run,
-            code=code_of(origin_document(self.registry, method)),
-            reading=self.registry.reading(method),
-        )
 
 
 def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:

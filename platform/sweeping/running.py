@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -56,11 +56,7 @@ _LOCK_HEX_DIGITS: Final = 15
 
 
 def known_runs(url: str) -> dict[str, KnownRun]:
-    """Return runs of a database by their cell's identity, as `runs_by_cell` does.
-
-    Raises:
-        ConfigError: If the URL names no database.
-    """
+    """Return runs of a database by their cell's identity, as `runs_by_cell` does."""
     if not is_there(url):
         return {}
     with closing(open_existing(url, read_only=False)) as database:
@@ -79,13 +75,7 @@ def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """Return a finished run's summary, if its records agree.
-
-    Raises:
-        RecordsDisagree: If they do not, or the run has not finished.
-        AuditChainBroken: If its audit log was changed.
-        NotFound: If the run is unknown.
-    """
+    """Return a finished run's summary, if its records agree."""
     with closing(open_existing(url, read_only=False)) as database:
         summary = require_agreement(database, run_id).summary
     if summary is None:
@@ -111,11 +101,7 @@ def only_worker_of(url: str, cell: str) -> Iterator[None]:
 
 @contextmanager
 def only_sweep_in(output: Path) -> Iterator[None]:
-    """Lock the folder of results for one sweep; a missing folder is made.
-
-    Raises:
-        ConfigError: If another process has the lock, or the folder cannot be made.
-    """
+    """Lock the folder of results for one sweep; a missing folder is made."""
     try:
         make_folder(output)
         file = open_lock(output / OUTPUT_LOCK_NAME)
@@ -141,13 +127,9 @@ FORESEEN = (PlatformError, MethodError, PrivacyError, StorageError, OSError)
 
 
 def serve(connection: Connection, folder: str | None) -> None:
-    """Answer cells until the parent closes the pipe.
+    """Answer cells until the parent closes the pipe; `folder` has the user's own methods.
 
     A message is `{"config", "code"}` as JSON; an answer is `{"run_id", "error", "seconds"}`.
-
-    Args:
-        connection: The connection to the parent.
-        folder: The user's folder of own methods, None without one.
     """
     surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -166,13 +148,7 @@ def serve(connection: Connection, folder: str | None) -> None:
 def answer_cell(
     tree: dict[str, Any], code: str | None = None, surroundings: Surroundings | None = None
 ) -> dict[str, Any]:
-    """Run a cell; errors become part of the answer.
-
-    Args:
-        tree: The whole configuration.
-        code: SHA-256 of the file of a method from outside, else None.
-        surroundings: The run's inputs beside its configuration.
-    """
+    """Run a cell, given as its whole configuration; errors become part of the answer."""
     started = time.perf_counter()
     run_id: str | None = None
     error: str | None = None
@@ -192,14 +168,8 @@ def run_cell(
 ) -> str:
     """Run a cell, go on with its unfinished run, or find its finished run; return the run's id.
 
-    Args:
-        config: The whole configuration.
-        code: SHA-256 of the file of a method from outside, else None.
-        surroundings: The run's inputs beside its configuration.
-
-    Raises:
-        ConfigError: If the method's file has changed since the sweep began.
-        PlatformError: If the run cannot start or go on; also the errors of the other packages.
+    The code is SHA-256 of the file of a method from outside, else None; a file that has changed
+    since the sweep began is refused.
     """
     surroundings = surroundings or Surroundings()
     name = config.method.name
@@ -293,24 +263,11 @@ def run_cells(
     jobs: int,
     url: str,
 ) -> tuple[Outcome, ...]:
-    """Run the cells that have not finished yet.
+    """Run the cells that have not finished yet; return one outcome a cell, in their order.
 
     Cells under a lifetime budget spend from the same clients' ledgers: they run one after another
-    in their order, so that speed does not decide which of them ends early.
-
-    Args:
-        cells: All in one database.
-        observer: Hears of every cell that ends.
-        folder: The user's folder of own methods, None without one.
-        jobs: Number of worker processes.
-        url: The database, its path absolute.
-
-    Returns:
-        One outcome a cell, in the cells' order.
-
-    Raises:
-        ConfigError: If the database's folder cannot be made.
-        KeyboardInterrupt: After the workers have ended; the same call goes on later.
+    in their order, so that speed does not decide which of them ends early. The URL of the one
+    database has an absolute path. After Ctrl-C the workers have ended; the same call goes on later.
     """
     # Made here, so that the workers do not make the database at the same time.
     open_storage(url).close()
@@ -326,7 +283,13 @@ def run_cells(
     missing = [index for index in range(len(cells)) if index not in outcomes]
     with _workers(cells, url, folder) as pool:
         while missing or pool.busy:
-            while len(pool.busy) < jobs and (start := _next(cells, missing, pool.busy)) is not None:
+            while len(pool.busy) < jobs:
+                one_runs = any(_spends_for_life(cells[index]) for index in pool.busy)
+                free = (i for i in missing if not (one_runs and _spends_for_life(cells[i])))
+                start = next(free, None)
+                if start is None:
+                    # All must wait.
+                    break
                 missing.remove(start)
                 pool.give(start, cells[start])
                 observer.cell_started(cells[start])
@@ -342,13 +305,6 @@ def run_cells(
                 )
                 observer.cell_finished(outcomes[index])
     return tuple(outcomes[index] for index in range(len(cells)))
-
-
-def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """Return the first cell that may start now; None if all must wait."""
-    one_runs = any(_spends_for_life(cells[index]) for index in busy)
-    free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
-    return next(free, None)
 
 
 def _spends_for_life(cell: Cell) -> bool:
@@ -395,7 +351,15 @@ class _Pool:
             try:
                 answer = json.loads(worker.connection.recv_bytes())
             except (EOFError, ConnectionResetError):
-                yield index, _death(worker)
+                worker.process.join(_PATIENCE)
+                code = worker.process.exitcode
+                worker.end()
+                killed = "killed, for example for want of memory"
+                why = killed if code == -signal.SIGKILL else "ended"
+                told = (
+                    f"its process was {why} (exit code {code}); the same sweep goes on with the run"
+                )
+                yield index, {"run_id": None, "error": told, "seconds": 0.0}
                 continue
             if worker.served + 1 < CELLS_A_WORKER:
                 self.idle.append(replace(worker, served=worker.served + 1))
@@ -411,15 +375,6 @@ class _Pool:
             worker.end()
         self.busy.clear()
         self.idle.clear()
-
-
-def _death(worker: _Worker) -> Mapping[str, Any]:
-    worker.process.join(_PATIENCE)
-    code = worker.process.exitcode
-    worker.end()
-    why = "killed, for example for want of memory" if code == -signal.SIGKILL else "ended"
-    error = f"its process was {why} (exit code {code}); the same sweep goes on with the run"
-    return {"run_id": None, "error": error, "seconds": 0.0}
 
 
 @contextmanager
@@ -444,25 +399,17 @@ def _start(folder: Path | None) -> _Worker:
     )
     # The child inherits blocked signals. Ctrl-C during its imports would otherwise print a trace.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with _one_thread():
-            process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    theirs.close()
-    return _Worker(process, ours)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Limit numpy's threads in child processes: they read these variables at import."""
+    # A child reads at import how many threads numpy shall have.
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:
-        yield
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+        process.start()
     finally:
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    theirs.close()
+    return _Worker(process, ours)

@@ -16,7 +16,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,40 +32,16 @@ _ONCE: Final = 'mkdir -- "$0" || exit 75; exec "$@" >"$0/stdout" 2>"$0/stderr" <
 _PATIENCE: Final = "30s"
 _SECONDS: Final = 60.0
 _ADDRESS: Final = re.compile(r"(tcp|tls|ucx|ws|wss)://[A-Za-z0-9_.:\[\]-]{1,200}")
-
-
-def _minutes(text: str) -> int:
-    with suppress(ValueError):
-        if (found := int(text)) > 0:
-            return found
-    raise ValueError("a number above 0")
-
-
-def _address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
-        raise ValueError("such as tcp://HOST:PORT or tls://HOST:PORT")
-    return text
-
-
-def _file(text: str) -> Path:
-    if not (path := Path(text)).is_file():
-        raise ValueError("a file that is there")
-    return path.absolute()
-
-
-SETTINGS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "timeout_min": _minutes,
-    "scheduler": _address,
-    "scheduler_file": _file,
+SETTINGS: Final[Mapping[str, str]] = {
+    "timeout_min": "a number above 0",
+    "scheduler": "such as tcp://HOST:PORT or tls://HOST:PORT",
+    "scheduler_file": "a file that is there",
 }
+"""The settings of a cluster, and their valid values."""
 
 
 def cluster_of(engine: str, settings: Sequence[str]) -> Mapping[str, Any]:
-    """Return the scheduler and the time limit of jobs from the command line's texts.
-
-    Raises:
-        ConfigError: If a text is not valid, or a setting is missing.
-    """
+    """Return the scheduler and the time limit of jobs from the command line's texts."""
     if engine != "dask":
         raise ConfigError(
             f"--on: {engine!r} is not valid; it must be dask, which dask-jobqueue starts on Slurm"
@@ -92,10 +68,17 @@ def _setting(text: str) -> tuple[str, Any]:
             f"--cluster: {text!r} is not valid; it must be KEY=VALUE, KEY one of "
             f"{', '.join(SETTINGS)}"
         )
-    try:
-        return key, SETTINGS[key](value)
-    except ValueError as error:
-        raise ConfigError(f"--cluster: {text!r} is not valid; it must be {error}") from error
+    found: Any = None
+    if key == "timeout_min":
+        with suppress(ValueError):
+            found = max(int(value), 0)
+    elif key == "scheduler":
+        found = value if _ADDRESS.fullmatch(value) else None
+    else:
+        found = Path(value).absolute() if Path(value).is_file() else None
+    if not found:
+        raise ConfigError(f"--cluster: {text!r} is not valid; it must be {SETTINGS[key]}")
+    return key, found
 
 
 @dataclass(frozen=True)
@@ -104,16 +87,6 @@ class DaskJob:
 
     future: Any
     folder: Path
-
-    @property
-    def name(self) -> str:
-        """Its folder's name."""
-        return self.folder.name
-
-    @property
-    def errors(self) -> Path:
-        """The file of its standard error."""
-        return self.folder / "stderr"
 
     def done(self) -> bool:
         """Return whether the task has ended."""
@@ -149,11 +122,7 @@ class DaskJobs:
 
 @contextmanager
 def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[DaskJobs]:
-    """Connect to the scheduler; the output of tasks goes to a folder.
-
-    Raises:
-        ConfigError: If the scheduler cannot be reached, or Dask is not installed.
-    """
+    """Connect to the scheduler; the output of tasks goes to a folder."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -190,22 +159,10 @@ def submit_cells(
     jobs: int,
     place: Path,
 ) -> tuple[Outcome, ...]:
-    """Run the cells that have not finished yet, a job a cell.
+    """Run the cells that have not finished yet, a job a cell; return outcomes in the cells' order.
 
-    Args:
-        cells: All cells.
-        observer: Hears of every cell that ends.
-        cluster: From `cluster_of`.
-        folder: The user's folder of own methods, None without one.
-        jobs: Most jobs at a time.
-        place: The folder of databases and of jobs' output; all machines see it.
-
-    Returns:
-        One outcome a cell, in the cells' order.
-
-    Raises:
-        ConfigError: If the scheduler cannot be reached, or cells share clients.
-        KeyboardInterrupt: After the jobs were cancelled; the same call goes on later.
+    All machines see `place`, the folder of databases and of jobs' output. After Ctrl-C the jobs
+    were cancelled; the same call goes on later. Cells that share clients are refused.
     """
     for cell in cells:
         if cell.run.privacy.lifetime_budget is not None:
@@ -217,15 +174,22 @@ def submit_cells(
     outcomes = {i: done for i, cell in enumerate(cells) if (done := _finished(cell, place))}
     observer.sweep_started(len(cells), len(outcomes))
     missing = [index for index in range(len(cells)) if index not in outcomes]
-    with _queue(cluster, place, folder) as queue:
-        while missing or queue.running:
-            while missing and len(queue.running) < jobs:
-                queue.submit(missing[0], cells[missing[0]])
-                observer.cell_started(cells[missing.pop(0)])
-            for index in queue.ended():
-                outcomes[index] = queue.outcome(index, cells[index])
-                observer.cell_finished(outcomes[index])
-            time.sleep(_PAUSE if queue.running else 0.0)
+    running: dict[int, tuple[DaskJob, float]] = {}
+    with dask_jobs(cluster, place / "jobs") as queue:
+        try:
+            while missing or running:
+                while missing and len(running) < jobs:
+                    job = queue.submit(command_of(cells[missing[0]], place, folder))
+                    running[missing[0]] = (job, time.perf_counter())
+                    observer.cell_started(cells[missing.pop(0)])
+                for index in [index for index, (job, _) in running.items() if job.done()]:
+                    outcomes[index] = _outcome(cells[index], place, *running.pop(index))
+                    observer.cell_finished(outcomes[index])
+                time.sleep(_PAUSE if running else 0.0)
+        finally:
+            for job, _ in running.values():
+                with suppress(Exception):
+                    job.cancel()
     return tuple(outcomes[index] for index in range(len(cells)))
 
 
@@ -234,10 +198,11 @@ def command_of(cell: Cell, place: Path, folder: Path | None) -> list[str]:
 
     Its configuration is written beside its database.
     """
-    url = database_of(cell, place)
+    name = database_name(cell)
+    url = f"sqlite:///{place}/{name}"
     known = known_runs(url).get(cell.identity)
     if known is None:
-        config = place / f"{_name(cell)}.yaml"
+        config = (place / name).with_suffix(".yaml")
         stored = cell.run.model_copy(update={"storage": StorageConfig(url=url)})
         write_text(config, dump_config(stored))
         what = [str(config)]
@@ -248,22 +213,13 @@ def command_of(cell: Cell, place: Path, folder: Path | None) -> list[str]:
     return [*start, *what, *methods, "--storage", url]
 
 
-def database_of(cell: Cell, place: Path) -> str:
-    """Return the URL of a cell's own database."""
-    return f"sqlite:///{place}/{database_name(cell)}"
-
-
 def database_name(cell: Cell) -> str:
     """Return the name of a cell's own database in the folder of all."""
-    return f"{_name(cell)}.db"
-
-
-def _name(cell: Cell) -> str:
-    return cell.identity[:_NAME_DIGITS]
+    return f"{cell.identity[:_NAME_DIGITS]}.db"
 
 
 def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | None:
-    url = database_of(cell, place)
+    url = f"sqlite:///{place}/{database_name(cell)}"
     run = known_runs(url).get(cell.identity)
     if run is None or not run.finished:
         return None
@@ -271,48 +227,15 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-class _Queue:
-    """The submitted jobs, by cell, with the time of their submission."""
-
-    def __init__(self, jobs: DaskJobs, place: Path, folder: Path | None) -> None:
-        self.jobs, self.place, self.folder = jobs, place, folder
-        self.running: dict[int, tuple[DaskJob, float]] = {}
-
-    def submit(self, index: int, cell: Cell) -> None:
-        """Submit a cell's command line."""
-        job = self.jobs.submit(command_of(cell, self.place, self.folder))
-        self.running[index] = (job, time.perf_counter())
-
-    def ended(self) -> list[int]:
-        """Return the cells whose jobs have ended."""
-        return [index for index, (job, _) in self.running.items() if job.done()]
-
-    def outcome(self, index: int, cell: Cell) -> Outcome:
-        """Return the outcome of an ended job from its database, and forget the job."""
-        job, begun = self.running.pop(index)
-        seconds = time.perf_counter() - begun
-        if found := _finished(cell, self.place, seconds=seconds):
-            return found
-        said: list[str] = []
-        with suppress(OSError), job.errors.open("rb") as file:
-            said = file.read(_LONGEST_ERROR).decode("utf-8", "replace").splitlines()
-        errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
-        why = errors[-1] if errors else "it ended without finishing its run"
-        error = f"{why} (job {job.name}, {job.errors})"
-        return Outcome(cell=cell, error=error, seconds=seconds)
-
-    def cancel(self) -> None:
-        """Cancel all jobs."""
-        for job, _ in self.running.values():
-            with suppress(Exception):
-                job.cancel()
-
-
-@contextmanager
-def _queue(cluster: Mapping[str, Any], place: Path, folder: Path | None) -> Iterator[_Queue]:
-    with dask_jobs(cluster, place / "jobs") as jobs:
-        queue = _Queue(jobs, place, folder)
-        try:
-            yield queue
-        finally:
-            queue.cancel()
+def _outcome(cell: Cell, place: Path, job: DaskJob, begun: float) -> Outcome:
+    """Return the outcome of a job that has ended, from its database."""
+    seconds = time.perf_counter() - begun
+    if found := _finished(cell, place, seconds=seconds):
+        return found
+    said: list[str] = []
+    with suppress(OSError), (job.folder / "stderr").open("rb") as file:
+        said = file.read(_LONGEST_ERROR).decode("utf-8", "replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
+    why = errors[-1] if errors else "it ended without finishing its run"
+    error = f"{why} (job {job.folder.name}, {job.folder / 'stderr'})"
+    return Outcome(cell=cell, error=error, seconds=seconds)

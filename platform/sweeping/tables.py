@@ -6,18 +6,29 @@ or the domains that were held out with their mean. Every number is a mean over s
 
 from __future__ import annotations
 
+import csv
+import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from platform.disk.files import write_text
-from platform.experiment.caveats import PROTOCOLS, escaped, optimizer_words
+from platform.experiment.caveats import (
+    BESIDE,
+    PROTOCOLS,
+    caveats_of,
+    escaped,
+    optimizer_document,
+    optimizer_words,
+)
 from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import (
+    HEADLINES,
     HELD_OUT,
+    Axes,
     Label,
     RunNumbers,
     Spread,
@@ -28,21 +39,197 @@ from platform.results.numbers import (
 )
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.run_pictures import files_of, write_pictures
-from platform.rounds.documents import ADVERSARIES, json_number
+from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome
-from platform.sweeping.tidy import (
-    BEST,
-    LAST,
-    NEW_CLIENTS,
-    PRIVACY,
-    SELECTIONS,
-    Record,
-    record_of,
-    results_csv,
-    rounds_csv,
-    score,
+
+LAST: Final = "last"
+BEST: Final = "best_on_validation"
+NEW_CLIENTS: Final = "new_clients"
+SELECTIONS: Final = (LAST, BEST, NEW_CLIENTS)
+"""Accuracies: after the last round, at the round that validation chose, and of new clients."""
+
+PRIVACY: Final = (
+    *("unit", "mechanism", "relation", "delta"),
+    *("sampling", "accountant", "noise_distribution", "noise_source"),
 )
+"""The facts that belong to an epsilon, as `summary.json` names them."""
+_SPREAD: Final = ("weighted", "std", "worst")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One finished run.
+
+    Attributes:
+        config: The name of its configuration in tables.
+        dataset: The data set's name.
+        method: The method's name.
+        seed: The run's seed.
+        axes: Its values on the axes of the sweep.
+        protocol: The protocol's name.
+        rounds: Number of committed rounds.
+        scores: By selection, then by measure; shares in [0, 1], and differences of shares.
+        privacy: The facts of `PRIVACY`, as `summary.json` states them.
+        epsilon: The epsilon by adversary.
+        run_id: The run.
+        chosen_round: The round that validation chose, if any.
+        chosen_how: The rule of that choice in words, else empty.
+        warnings: The sentences of the warnings in the run's report.
+        ended_early: Whether the run ended before its last round.
+        training: The optimiser that it trained with, as `optimizer_document` states it.
+    """
+
+    config: str
+    dataset: str
+    method: str
+    seed: int
+    axes: Axes
+    protocol: str
+    rounds: int
+    scores: Mapping[str, Mapping[str, float]]
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+    run_id: str = ""
+    chosen_round: int | None = None
+    chosen_how: str = ""
+    warnings: tuple[str, ...] = ()
+    ended_early: bool = False
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+    def headline(self, selection: str = LAST) -> float | None:
+        """Return the protocol's one number, None where it was not measured."""
+        return self.scores.get(selection, {}).get(HEADLINES[self.protocol])
+
+
+def record_of(outcome: Outcome) -> Record:
+    """Return the numbers of a finished cell; ValueError for another cell."""
+    cell, summary = outcome.cell, outcome.summary
+    if summary is None or outcome.run_id is None:
+        raise ValueError(f"cell ({cell}) has not finished")
+    final, best = summary["final"], summary.get(BEST) or {}
+    caveats = caveats_of(summary)
+    return Record(
+        config=cell.config,
+        dataset=summary["dataset"],
+        method=cell.method,
+        seed=cell.seed,
+        axes=cell.axes,
+        protocol=final["protocol"]["name"],
+        rounds=len(in_rounds(summary["rounds"])),
+        scores={name: values for name, values in _scores(summary).items() if values},
+        privacy={name: summary.get(name) for name in PRIVACY},
+        epsilon={name: float(final["epsilon"][name]) for name in ADVERSARIES},
+        run_id=outcome.run_id,
+        chosen_round=best.get("round"),
+        chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
+        warnings=tuple(one.text for one in caveats),
+        ended_early=any(one.code == "ended-early" for one in caveats),
+        training=optimizer_document(cell.run),
+    )
+
+
+def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    final, twins = summary["final"], summary.get("local", {})
+    last = _measured(final)
+    last |= _known({"local_twin": (twins.get("accuracy") or {}).get("mean")})
+    last |= _known({name: summary[name] for name in ("gain_over_local", "worth_of_sharing")})
+    last |= _known({"validation": (final.get("validation") or {}).get("mean")})
+    best, new = summary.get(BEST), final.get(NEW_CLIENTS)
+    chosen: dict[str, float] = {}
+    if best is not None:
+        chosen = _measured(best) | _known({"validation": best["validation"]})
+    newcomers: dict[str, Any] = {}
+    for when in ("before", "after") if new is not None else ():
+        newcomers |= {when: new[when]["mean"]}
+        newcomers |= {f"{when}_{name}": new[when].get(name) for name in _SPREAD}
+    return {LAST: last, BEST: chosen, NEW_CLIENTS: _known(newcomers)}
+
+
+def _measured(document: Mapping[str, Any]) -> dict[str, float]:
+    """Return accuracy and the protocol's numbers from a document with both."""
+    accuracy, protocol = document["accuracy"], document["protocol"]
+    found = {"local": accuracy["mean"], **{name: accuracy[name] for name in _SPREAD}}
+    found |= {name: protocol.get(name) for name in ("base", "novel", "harmonic_mean")}
+    target = protocol.get("target") or {}
+    found |= {"target": target.get("mean")}
+    found |= {f"target_{name}": target.get(name) for name in ("std", "worst")}
+    found |= {"own": (protocol.get("own") or {}).get("mean")}
+    return _known(found)
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def score(selection: str, measure: str) -> Callable[[Record], float | None]:
+    """Return a function that takes a measure from a run."""
+    return lambda record: record.scores.get(selection, {}).get(measure)
+
+
+def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
+    """Return one line a run and measure, with a column for each axis."""
+    columns = (
+        *("config", "dataset", "method", "seed", *axes),
+        *("protocol", "selection", "measure", "value", *PRIVACY),
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        *("committed_rounds", "chosen_round", "run"),
+    )
+    rows = []
+    for record in records:
+        values = dict(record.axes)
+        who = (record.config, record.dataset, record.method, record.seed)
+        for selection, scores in record.scores.items():
+            for measure, value in scores.items():
+                rows.append(
+                    (
+                        *(*who, *(values[key] for key in axes)),
+                        *(record.protocol, selection, measure, value),
+                        *(record.privacy.get(name) for name in PRIVACY),
+                        *(record.epsilon.get(name) for name in ADVERSARIES),
+                        *(record.rounds, record.chosen_round if selection == BEST else None),
+                        record.run_id,
+                    )
+                )
+    return _csv(columns, rows)
+
+
+def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
+    """Return one line a run and committed round."""
+    scores = ("mean", "weighted", "std", "worst")
+    columns = (
+        *("config", "dataset", "method", "seed", *axes, "round"),
+        *(f"accuracy_{name}" for name in scores),
+        "validation_mean",
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        "run",
+    )
+    rows = []
+    for outcome in outcomes:
+        cell, values = outcome.cell, dict(outcome.cell.axes)
+        summary = outcome.summary or {"rounds": []}
+        for document in summary["rounds"]:
+            rows.append(
+                (
+                    *(cell.config, summary["dataset"], cell.method, cell.seed),
+                    *(values[key] for key in axes),
+                    document["round"],
+                    *(document["accuracy"][name] for name in scores),
+                    (document.get("validation") or {}).get("mean"),
+                    *(document["epsilon"][name] for name in ADVERSARIES),
+                    outcome.run_id,
+                )
+            )
+    return _csv(columns, rows)
+
+
+def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
+
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
@@ -94,12 +281,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers.
-
-    Attributes:
-        group: The configuration or data set.
-        name: The measure.
-    """
+    """A column of numbers: the configuration or data set, and the measure."""
 
     group: str
     name: str
@@ -158,9 +340,7 @@ class Table:
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
     """Return one table for each protocol and selection that was measured.
 
-    Args:
-        grid: The grid; cells without a record are shown as missing.
-        records: The finished runs.
+    Cells without a record are shown as missing.
     """
     found = []
     for protocol in dict.fromkeys(record.protocol for record in records):
@@ -251,7 +431,10 @@ def _row(
     for slot in slots:
         runs = [record for record in of if slot.takes(record)]
         spread = spread_of(runs, score(selection, slot.measure), parts=slot.domains)
-        missing = 0 if spread is None else len(_seeds(grid, slot, label)) - len(spread.values)
+        # Without `--seed` each configuration has its own seed.
+        own = (slot.config, label.method)
+        seeds = {cell.seed for cell in grid.cells if (cell.config, cell.method) == own}
+        missing = 0 if spread is None else len(seeds) - len(spread.values)
         numbers.append(Number(spread, missing))
     if not of:
         return Row(label=label, numbers=tuple(numbers))
@@ -265,15 +448,6 @@ def _row(
         delta=max(deltas, default=None),
         ended_early=early,
     )
-
-
-def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
-    # Without `--seed` each configuration has its own seed.
-    return {
-        cell.seed
-        for cell in grid.cells
-        if (cell.config, cell.method) == (slot.config, label.method)
-    }
 
 
 def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
@@ -301,9 +475,14 @@ def _caption(
     seeds = sorted({record.seed for record in records})
     rounds = sorted({record.rounds for record in records})
     many = len(seeds) > 1
+    selected = SELECTED[selection]
+    if selection == BEST:
+        # In the words of the runs' reports.
+        found = dict.fromkeys(r.chosen_how for r in records if selection in r.scores)
+        selected = " or ".join(words or selected for words in found)
     parts = [
         f"Percent; {PROTOCOLS[protocol]}",
-        _selected(records, selection),
+        selected,
         f"rounds: {_listed(rounds)}",
         f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
         f"privacy: {_privacy_words(records)}",
@@ -317,33 +496,25 @@ def _caption(
     return "; ".join(parts) + "."
 
 
-def _selected(records: Sequence[Record], selection: str) -> str:
-    """Return the selection in words; for a chosen round in the words of the runs' reports."""
-    if selection != BEST:
-        return SELECTED[selection]
-    found = dict.fromkeys(record.chosen_how for record in records if selection in record.scores)
-    return " or ".join(words or SELECTED[selection] for words in found)
-
-
 def _privacy_words(records: Sequence[Record]) -> str:
     """Return the unit, mechanism and assumptions of the epsilons, in words."""
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
+    found: dict[str, None] = {}
+    for privacy in of:
+        unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
+        words = (
+            f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
+            f"{known['sampling']}, accountant {known['accountant']}, "
+            f"{known['noise_distribution']} noise, source {known['noise_source']}"
+        )
+        found.setdefault(words)
     others = ", others without" if len(of) < len(records) else ""
-    parts = [f"{' and '.join(dict.fromkeys(map(_mechanism, of)))}{others}"]
+    parts = [f"{' and '.join(found)}{others}"]
     if any(privacy.get("noise_source") == "seeded" for privacy in of):
         parts.append("noise from a seed: protects nobody")
     return "; ".join((*parts, EPSILONS))
-
-
-def _mechanism(privacy: Mapping[str, Any]) -> str:
-    unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
-    return (
-        f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
-        f"{known['sampling']}, accountant {known['accountant']}, "
-        f"{known['noise_distribution']} noise, source {known['noise_source']}"
-    )
 
 
 def _listed(values: Sequence[int]) -> str:
@@ -375,21 +546,19 @@ def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
         runs.setdefault(optimizer_words(record.training), []).append(record)
     if len(runs) == 1:
         return tuple(runs)
-    return tuple(f"{'; '.join(_names(of, records))}: {words}" for words, of in runs.items())
-
-
-def _names(of: Sequence[Record], records: Sequence[Record]) -> list[str]:
-    """Return names for these runs: a method's name alone if all its runs are among them."""
-    others = {record.method for record in records if record not in of}
-    return list(
-        dict.fromkeys(
+    notes = []
+    for words, of in runs.items():
+        others = {record.method for record in records if record not in of}
+        names = dict.fromkeys(
+            # A method's name alone, if all its runs are among these.
             record.method
             if record.method not in others
             else f"{record.method} in {record.config}"
             + "".join(f", {key}={value}" for key, value in record.axes)
             for record in of
         )
-    )
+        notes.append(f"{'; '.join(names)}: {words}")
+    return tuple(notes)
 
 
 PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
@@ -403,30 +572,28 @@ _LATEX: Final = {
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return all tables, each under its caption."""
-    return "\n".join(line for table in tables for line in (*_markdown_lines(table), ""))
-
-
-def _markdown_lines(table: Table) -> Iterator[str]:
-    yield escaped(table.caption)
-    yield ""
-    names = _flat_names(table.columns)
-    private = PRIVACY_COLUMNS if table.is_private else ()
-    titles = ("method", *map(escaped, (*table.axes, *names)), *private)
-    yield _markdown_row(titles)
-    yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
-    for row in table.rows:
-        shown = map(shown_number, row.numbers)
-        best = (one.is_best for one in row.numbers)
-        numbers = (f"**{text}**" if mark else text for text, mark in zip(shown, best, strict=True))
-        axes = (escaped(value) for _, value in row.label.axes)
-        method = f"`{row.label.method}`{row.marks}"
-        yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
-    if table.training:
-        yield from ("", "Local training:", "")
-        yield from (f"- {escaped(line)}" for line in table.training)
-    if table.warnings:
-        yield from ("", "Warnings of the runs:", "")
-        yield from (f"- {escaped(warning)}" for warning in table.warnings)
+    lines: list[str] = []
+    for table in tables:
+        names = _flat_names(table.columns)
+        private = PRIVACY_COLUMNS if table.is_private else ()
+        titles = ("method", *map(escaped, (*table.axes, *names)), *private)
+        lines += [escaped(table.caption), "", _markdown_row(titles)]
+        right = len(names) + len(private)
+        lines.append("|" + "---|" * (1 + len(table.axes)) + "---:|" * right)
+        for row in table.rows:
+            shown = ((shown_number(one), one.is_best) for one in row.numbers)
+            numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
+            axes = (escaped(value) for _, value in row.label.axes)
+            method = f"`{row.label.method}`{row.marks}"
+            lines.append(_markdown_row((method, *axes, *numbers, *_privacy(table, row))))
+        if table.training:
+            lines += ["", "Local training:", ""]
+            lines += [f"- {escaped(line)}" for line in table.training]
+        if table.warnings:
+            lines += ["", "Warnings of the runs:", ""]
+            lines += [f"- {escaped(warning)}" for warning in table.warnings]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -476,6 +643,15 @@ def _latex_table(table: Table) -> str:
     private = PRIVACY_COLUMNS if table.is_private else ()
     left = 1 + len(table.axes)
     numbers = len(table.columns) + len(private)
+    rows = []
+    for row in table.rows:
+        method = f"{row.label.method}{row.marks}"
+        cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
+        for number in row.numbers:
+            text = escape(shown_number(number))
+            cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
+        cells += [escape(text) for text in _privacy(table, row)]
+        rows.append(f"    {' & '.join(cells)} \\\\")
     lines = [
         r"\begin{table}",
         r"  \centering",
@@ -484,7 +660,7 @@ def _latex_table(table: Table) -> str:
         r"    \toprule",
         *_latex_head(table, left, private),
         r"    \midrule",
-        *(_latex_row(table, row) for row in table.rows),
+        *rows,
         r"    \bottomrule",
         r"  \end{tabular}",
         *(f"  % Local training: {line}" for line in table.training),
@@ -511,16 +687,6 @@ def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str
     yield _latex_cells((*first, *(column.name for column in table.columns), *private))
 
 
-def _latex_row(table: Table, row: Row) -> str:
-    method = f"{row.label.method}{row.marks}"
-    cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
-    for number in row.numbers:
-        text = escape(shown_number(number))
-        cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
-    cells += [escape(text) for text in _privacy(table, row)]
-    return f"    {' & '.join(cells)} \\\\"
-
-
 def _latex_cells(cells: Sequence[str]) -> str:
     return f"    {' & '.join(map(escape, cells))} \\\\"
 
@@ -531,15 +697,9 @@ def escape(text: str) -> str:
 
 
 def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table]:
-    """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures.
+    """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures into a folder.
 
-    Args:
-        grid: The grid.
-        outcomes: One a cell.
-        output: An existing folder.
-
-    Returns:
-        The tables; without a finished run none, and then nothing is written.
+    Without a finished run there is no table, and nothing is written.
     """
     done = [outcome for outcome in outcomes if outcome.summary is not None]
     records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
@@ -559,10 +719,7 @@ def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table
 def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
     """Write the list of a sweep's cells, before the first cell runs.
 
-    Args:
-        grid: All cells.
-        output: An existing folder.
-        databases: The own database of each cell, as a path from `output`; None for the sweep's.
+    A cell's own database is a path from the output folder, None for the sweep's.
     """
     cells = [
         SweepCell(
@@ -612,7 +769,16 @@ def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str,
 
 
 def _group_document(records: Sequence[Record]) -> dict[str, Any]:
-    first = records[0]
+    first, selections = records[0], dict[str, dict[str, dict[str, Any] | None]]()
+    for selection in _union(record.scores for record in records):
+        measures = _union(record.scores.get(selection, {}) for record in records)
+        selections[selection] = dict.fromkeys(measures)
+        for measure in measures:
+            if (spread := spread_of(records, score(selection, measure))) is not None:
+                selections[selection][measure] = {
+                    **{"mean": spread.mean, "deviation": spread.deviation},
+                    **{"n": len(spread.values), "values": list(spread.values)},
+                }
     return {
         "config": first.config,
         "dataset": first.dataset,
@@ -624,13 +790,7 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
         # The measures of all runs count: the first run may lack some.
-        "selections": {
-            selection: {
-                measure: _statistics(records, selection, measure)
-                for measure in _union(record.scores.get(selection, {}) for record in records)
-            }
-            for selection in _union(record.scores for record in records)
-        },
+        "selections": selections,
         "ended_early": [record.run_id for record in records if record.ended_early],
         "warnings": _union(record.warnings for record in records),
         "privacy": {
@@ -640,17 +800,6 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
                 for name in ADVERSARIES
             },
         },
-    }
-
-
-def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict[str, Any] | None:
-    spread = spread_of(records, score(selection, measure))
-    if spread is None:
-        return None
-    values = list(spread.values)
-    return {
-        **{"mean": spread.mean, "deviation": spread.deviation},
-        **{"n": len(values), "values": values},
     }
 
 

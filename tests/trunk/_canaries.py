@@ -38,7 +38,7 @@ NAMES = [f"canary-{i:05d}" for i in range(CANARIES)]
 
 def fix_key(monkeypatch: pytest.MonkeyPatch, key: bytes = KEY) -> None:
     """Every run that is set up from now on has this key."""
-    monkeypatch.setattr("platform.experiment.canaries.new_key", lambda: key)
+    monkeypatch.setattr("platform.experiment.simulation.new_key", lambda: key)
 
 
 def shown(run: Finished) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from PIL import Image
 from platform.bootstrap import Surroundings
 from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
 from platform.bootstrap.joining import host_of
-from platform.bootstrap.simulating import stored_config
+from platform.bootstrap.planning import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage

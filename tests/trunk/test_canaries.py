@@ -19,8 +19,8 @@ from platform.bootstrap import reopen_run
 from platform.cli.running import exit_code_of
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
-from platform.experiment.canaries import KEY_FILE, CanaryMethod
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import KEY_FILE, CanaryMethod
 from platform.parties.client import Client
 from platform.protection.building import protect_run
 from platform.protection.sums import secure_terms, terms_of_others

@@ -17,7 +17,6 @@ from platform.data.partition import (
     DRAWS,
     WITHIN,
     DirichletShares,
-    SharedRatio,
     dirichlet_counts,
     least_images,
     pachinko_counts,
@@ -133,8 +132,8 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
 
 
 def shared_counts(rng, sizes, clients, *, ratio, alpha=0.1, minimum=2, fewest_classes=1):
-    rule = SharedRatio(ratio, alpha, minimum, fewest_classes)
-    return shared_ratio_counts(rule, np.array(sizes), clients, rng=rng)
+    shares = DirichletShares(alpha, minimum, fewest_classes)
+    return shared_ratio_counts(shares, np.array(sizes), clients, ratio=ratio, rng=rng)
 
 
 def test_two_classes_with_a_share_for_all_by_hand():
@@ -204,7 +203,7 @@ def test_the_least_number_of_images_is_pfllib_s(images, clients, least):
 def test_a_draw_with_too_few_images_does_not_count():
     """Half the even part of 40 images for 2 clients is 10; the first draw leaves 4."""
     rng = Given([0.9, 0.1], [0.5, 0.5])
-    assert shared_counts(rng, [40], 2, ratio=0.0, minimum=None).tolist() == [[20, 20]]
+    assert shared_counts(rng, [40], 2, ratio=0.0, minimum=0).tolist() == [[20, 20]]
     assert rng.taken == 2
     assert shared_counts(Given([0.9, 0.1]), [40], 2, ratio=0.0, minimum=4).tolist() == [[36, 4]]
 

@@ -14,7 +14,6 @@ from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import (
     DirichletShares,
     PartitionPlan,
-    Portion,
     balanced_classes,
     class_map,
     partition,
@@ -36,6 +35,7 @@ def deal(kind, clients, classes, *, shots=3, train=None, test=6, seeds=(1, 2), *
         labels(classes, test),
         class_rng=np.random.default_rng(seeds[0]),
         shot_rng=np.random.default_rng(seeds[1]),
+        split_rng=np.random.default_rng,
     )
 
 
@@ -103,7 +103,7 @@ def test_one_class_clients_are_refused_under_few_shot():
 def test_shared_classes_by_hand():
     """Half of 6 classes is 3 for both clients, 3 shots each; the other 3 are two and one."""
     train, test = labels(6, 6), labels(6, 5)
-    clients = deal("pathological", 2, 6, portion=Portion(shared_classes=0.5), test=5)
+    clients = deal("pathological", 2, 6, shared_classes=0.5, test=5)
     counts = np.array(counted(clients, train, 6))
     shared = (counts == 3).all(axis=0)
     assert shared.sum() == 3
@@ -118,24 +118,23 @@ def test_shared_classes_by_hand():
 
 
 def test_shared_classes_that_cannot_be_met_are_refused():
-    text = refused("pathological", 2, 6, portion=Portion(shared_classes=0.05))
+    text = refused("pathological", 2, 6, shared_classes=0.05)
     assert text.startswith("task.partition.shared_classes: 0.05") and text.endswith("from 0.17")
     # One of eight is for all, so one of the other seven is enough for each of seven clients.
-    sentence = refused("pathological", 8, 8, portion=Portion(shared_classes=0.125))
+    sentence = refused("pathological", 8, 8, shared_classes=0.125)
     assert sentence.endswith("valid: 1 to 7")
-    assert len(deal("pathological", 7, 8, portion=Portion(shared_classes=0.125))) == 7
+    assert len(deal("pathological", 7, 8, shared_classes=0.125)) == 7
     # Of 15 among ten 2 x 9 is more than there are.
-    rounded = {"shots": None, "train": 6, "portion": Portion(slices="rounded")}
+    rounded = {"shots": None, "train": 6, "slices": "rounded"}
     assert refused("pathological", 10, 15, **rounded).startswith("task.partition.slices: rounded")
 
 
 def test_one_class_clients_where_they_are_asked_for():
     """FedPGP's OxfordPets: 19 base classes among ten clients are nine times two and one."""
-    alone = Portion(fewest_classes=1)
-    clients = deal("pathological", 10, 19, shots=16, train=16, portion=alone)
+    clients = deal("pathological", 10, 19, shots=16, train=16, fewest_classes=1)
     assert sorted(len(client.train) for client in clients) == [16] + [32] * 9
-    assert len(deal("iid", 2, 1, portion=alone)[0].train) == 3
-    assert refused("pathological", 11, 10, portion=alone).endswith("valid: 1 to 10")
+    assert len(deal("iid", 2, 1, fewest_classes=1)[0].train) == 3
+    assert refused("pathological", 11, 10, fewest_classes=1).endswith("valid: 1 to 10")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +143,9 @@ def test_one_class_clients_where_they_are_asked_for():
     [(102, 10, 12), (37, 4, 1), (101, 10, 11), (47, 5, 2), (24, 2, 6)],
 )
 def test_published_slices_are_rounded_and_the_rest_is_the_last_clients(classes, each, last):
-    shared = {"shots": None, "portion": Portion(slices="rounded")}
-    plan = PartitionPlan(kind="pathological", clients=10, classes=classes, **shared)
+    plan = PartitionPlan(
+        kind="pathological", clients=10, classes=classes, shots=None, slices="rounded"
+    )
     owned = class_map(plan, np.random.default_rng(0))
     assert {c for own in owned for c in own} == set(range(classes))
     assert [len(own) for own in owned] == [each] * 9 + [last]
@@ -155,8 +155,10 @@ def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     """Classes of 5, 2 and 1 images, 3 shots: all of the small ones, as published loaders do."""
     train, test = np.repeat([0, 1, 2], [5, 2, 1]), labels(3, 2)
     rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
-    alone = PartitionPlan(kind="pathological", clients=1, classes=3, shots=3)
-    (one,) = partition(alone, train, test, **rngs)
+    rngs["split_rng"] = np.random.default_rng
+    (one,) = partition(
+        PartitionPlan(kind="pathological", clients=1, classes=3, shots=3), train, test, **rngs
+    )
     assert np.bincount(train[one.train]).tolist() == [3, 2, 1]
     # Of three images two owners get two and one, of one image the next one in turn gets it.
     both = partition(PartitionPlan(kind="iid", clients=2, classes=3, shots=2), train, test, **rngs)

@@ -16,13 +16,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
+from platform.config import PACKAGED_CONFIGS, dump_yaml, load_config
 from platform.experiment.caveats import evaluation_document
 from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import Label, Spread
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
 from platform.sweeping.tables import (
+    LAST,
     Number,
     Table,
     build_tables,
@@ -30,10 +31,11 @@ from platform.sweeping.tables import (
     latex,
     markdown,
     numbers_of,
+    record_of,
+    results_csv,
     shown_epsilon,
     shown_number,
 )
-from platform.sweeping.tidy import LAST, record_of, results_csv
 
 NO_EPSILON = {"server": "inf", "peers": "inf", "observer": "inf"}
 Made = Callable[[Cell], dict[str, Any] | None]
@@ -179,7 +181,7 @@ def held_out(tmp_path: Path) -> str:
     tree["evaluation"] = {"protocol": "leave_one_domain_out"}
     tree["task"] |= {"partition": {"kind": "domain"}, "clients": 5}
     path = tmp_path / "held.yaml"
-    path.write_text(dump_tree(tree))
+    path.write_text(dump_yaml(tree))
     return str(path)
 
 

@@ -36,15 +36,7 @@ _CLUTTER: Final = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 def is_there(path: Path, *, folder: bool = False) -> bool:
-    """Return whether a path leads to something.
-
-    Args:
-        path: The path; links are followed.
-        folder: Whether only a folder counts.
-
-    Raises:
-        DataError: If this user may not look there.
-    """
+    """Return whether a path, links followed, leads to something (with `folder`, to a folder)."""
     try:
         mode = path.stat().st_mode
     # Python calls a name with a zero byte a bad value; no file can have such a name.
@@ -56,11 +48,7 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return a whole regular file of at most `most` bytes.
-
-    Raises:
-        DataError: If the file cannot be read, is no regular file, or is larger.
-    """
+    """Return a whole regular file of at most `most` bytes."""
     try:
         if not path.is_file():
             raise DataError(f"task.root: {str(path)!r} is not a file; valid is a regular file")
@@ -75,11 +63,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int) -> str:
-    """Return a whole UTF-8 file of at most `most` bytes.
-
-    Raises:
-        DataError: If the file cannot be read, is larger, or is no text.
-    """
+    """Return a whole UTF-8 file of at most `most` bytes."""
     try:
         return read_bounded(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -89,12 +73,7 @@ def read_text(path: Path, most: int) -> str:
 def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return names of a folder's folders and of its files, in ASCII order, without clutter.
 
-    Args:
-        folder: The folder.
-        root: The folder that no link may leave; resolved.
-
-    Raises:
-        DataError: If the folder cannot be listed, or a link leads out of the root.
+    No link may lead out of the resolved `root`.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -117,11 +96,7 @@ def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def image_names(folder: Path, root: Path) -> tuple[str, ...]:
-    """Return names of a folder's images in ASCII order; see `listed`.
-
-    Raises:
-        DataError: If the folder holds anything else than images and clutter.
-    """
+    """Return names of a folder's images in ASCII order; anything else but clutter is refused."""
     folders, files = listed(folder, root)
     strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
     for name in (*folders, *strange):
@@ -132,16 +107,14 @@ def image_names(folder: Path, root: Path) -> tuple[str, ...]:
     return files
 
 
+def require_printable(name: str, said: str) -> None:
+    """Refuse a name that is empty, too long or not printable; `said` begins the sentence."""
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise DataError(f"{said}; valid are 1 to {LONGEST_NAME} printable characters")
+
+
 def require_listed_path(path: str, where: str) -> None:
-    """Refuse a listed path unless it plainly leads down from a folder.
-
-    Args:
-        path: As the file says, with forward slashes.
-        where: The name of the listing file in errors.
-
-    Raises:
-        DataError: If the path is absolute, leads upwards, or hides its target by its spelling.
-    """
+    """Refuse a listed path unless it plainly leads down from a folder."""
     steps = path.split("/")
     # A colon as second character is a drive of Windows.
     is_plain = path.isprintable() and "\\" not in path and path[1:2] != ":"
@@ -168,9 +141,6 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         root: Folder that the paths are relative to; resolved.
         paths: Paths that `require_listed_path` lets pass.
         where: The name of the listing file in errors.
-
-    Raises:
-        DataError: If a file is missing, is a folder, or lies behind a link out of the root.
     """
     present: dict[str, frozenset[str]] = {}
     missing: list[str] = []
@@ -195,13 +165,7 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
 def image_split(
     root: Path, rows: Sequence[tuple[int, int, str]], files: type[ImageFiles] = ImageFiles
 ) -> Split:
-    """Return a split of images that stay in their files.
-
-    Args:
-        root: Folder that the paths are relative to.
-        rows: Domain, label and path of each image.
-        files: The reader of the images.
-    """
+    """Return a split of images that stay in their files; a row is domain, label and path."""
     return Split(
         files(root, tuple(path for _, _, path in rows)),
         np.array([label for _, label, _ in rows], dtype=np.int64),
@@ -242,11 +206,7 @@ MOST_CLASSES: Final = 1000
 
 
 def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of these folders below a root that exists.
-
-    Raises:
-        DataError: If all are missing, or this user may not look there.
-    """
+    """Return the first of these folders below a root that exists."""
     for name in names:
         if is_there(root / name, folder=True):
             return root / name
@@ -254,11 +214,7 @@ def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
 
 
 def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
-    """Return the bytes of a data set's file; `root` is the value of `task.root`.
-
-    Raises:
-        DataError: If the file is missing, cannot be read, or is larger than any known file.
-    """
+    """Return the bytes of a data set's file, at most as many as any known file has."""
     require_there(info, root, path)
     # Python makes room for all bytes asked for, so the file's size is the limit.
     return read_bounded(path, min(os.path.getsize(path), MOST_BYTES))
@@ -285,10 +241,6 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
         names: As a file has them, in label order; bytes are read as Latin-1.
         path: That file.
         known: The published names, if known; the file's may differ in capitals and signs.
-
-    Raises:
-        DataError: If a name is empty, too long or no text, two are equal, there are none or too
-            many, or they differ from the published names.
     """
     if not 1 <= len(names) <= MOST_CLASSES:
         raise DataError(
@@ -334,14 +286,7 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
 def require_labels(
     labels: NDArray[np.int64], classes: Sequence[str], path: Path, *, first: int = 0
 ) -> None:
-    """Refuse a label without a class.
-
-    Args:
-        labels: Counted from 0.
-        classes: The class names.
-        path: The file with the labels, for errors.
-        first: The number of the first class in that file.
-    """
+    """Refuse a label without a class; labels count from 0, and the file from `first`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
         raise DataError(

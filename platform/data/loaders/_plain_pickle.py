@@ -41,12 +41,8 @@ class NotPlainError(ValueError):
 def dtype_of(text: object, state: object) -> np.dtype[Any]:
     """Return a type of numbers, truth values, bytes, texts, or of objects that must be texts.
 
-    Args:
-        text: Kind and size, such as `u1` or `U10`.
-        state: The state in NumPy's pickles: a version and the byte order.
-
-    Raises:
-        NotPlainError: If it is another type, such as one with fields.
+    The text is kind and size, such as `u1` or `U10`; the state in NumPy's pickles is a version and
+    the byte order.
     """
     match state:
         case (3, "<" | ">" | "|" | "=" as order, None, None, None, int(), int(), int()):
@@ -61,25 +57,9 @@ def dtype_of(text: object, state: object) -> np.dtype[Any]:
 def array_of(dtype: np.dtype[Any], shape: object, content: object, *, order: str) -> NDArray[Any]:
     """Return the array, read-only.
 
-    Args:
-        dtype: From `dtype_of`.
-        shape: A tuple of sizes.
-        content: The bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list.
-        order: `C` or `F`.
-
-    Raises:
-        NotPlainError: If the parts do not fit each other.
+    The content is the bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list. The
+    order is `C` or `F`.
     """
-    sizes = _sizes(shape)
-    flat = _texts(content) if dtype.kind == "O" else _numbers(dtype, content)
-    if math.prod(sizes) != flat.size:
-        raise NotPlainError(f"it holds an array of shape {sizes} with {flat.size} elements")
-    made = flat.reshape(sizes, order="F" if order == "F" else "C")
-    made.flags.writeable = False
-    return made
-
-
-def _sizes(shape: object) -> tuple[int, ...]:
     if not isinstance(shape, tuple) or len(shape) > MOST_AXES:
         raise NotPlainError("it holds an array without a shape")
     for size in shape:
@@ -88,28 +68,28 @@ def _sizes(shape: object) -> tuple[int, ...]:
     # An empty array with a billion rows takes no bytes, but as a list it is a billion lists.
     if not math.prod(shape) and math.prod(max(size, 1) for size in shape) > MOST_EMPTY:
         raise NotPlainError("it holds an empty array of an impossible shape")
-    return shape
-
-
-def _texts(content: object) -> NDArray[Any]:
-    if not isinstance(content, list) or any(type(item) is not str for item in content):
-        raise NotPlainError("it holds an array of objects that are no texts")
-    flat = np.empty(len(content), object)
-    flat[:] = content
-    return flat
-
-
-def _numbers(dtype: np.dtype[Any], content: object) -> NDArray[Any]:
-    if isinstance(content, str):
-        content = content.encode("latin-1")
-    if not isinstance(content, bytes) or len(content) % dtype.itemsize:
-        raise NotPlainError(f"it holds an array whose content is not of type {dtype.str!r}")
-    if dtype.kind == "U" and len(content):
-        # NumPy would notice an impossible character only when the text is used.
-        codes = np.frombuffer(content, f"{dtype.byteorder.replace('|', '=')}u4")
-        if codes.max() > _LAST_CHARACTER:
-            raise NotPlainError("it holds a text of impossible characters")
-    return np.frombuffer(content, dtype)
+    flat: NDArray[Any]
+    if dtype.kind == "O":
+        if not isinstance(content, list) or any(type(item) is not str for item in content):
+            raise NotPlainError("it holds an array of objects that are no texts")
+        flat = np.empty(len(content), object)
+        flat[:] = content
+    else:
+        if isinstance(content, str):
+            content = content.encode("latin-1")
+        if not isinstance(content, bytes) or len(content) % dtype.itemsize:
+            raise NotPlainError(f"it holds an array whose content is not of type {dtype.str!r}")
+        if dtype.kind == "U" and len(content):
+            # NumPy would notice an impossible character only when the text is used.
+            codes = np.frombuffer(content, f"{dtype.byteorder.replace('|', '=')}u4")
+            if codes.max() > _LAST_CHARACTER:
+                raise NotPlainError("it holds a text of impossible characters")
+        flat = np.frombuffer(content, dtype)
+    if math.prod(shape) != flat.size:
+        raise NotPlainError(f"it holds an array of shape {shape} with {flat.size} elements")
+    made = flat.reshape(shape, order="F" if order == "F" else "C")
+    made.flags.writeable = False
+    return made
 
 
 MOST_INSTRUCTIONS: Final = 1_000_000
@@ -169,13 +149,8 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 def read_plain(data: bytes, name: str) -> object:
     """Return the content of a pickle of plain data.
 
-    Args:
-        data: The file, of any protocol; texts of Python 2 are read as Latin-1.
-        name: Its name in errors.
-
-    Returns:
-        Dicts, lists, tuples, bytes, texts, numbers and read-only arrays. Two places may hold the
-        same object, as in the pickled data.
+    Texts of Python 2 are read as Latin-1. Two places of the result may hold the same object, as in
+    the pickled data.
 
     Raises:
         DataError: If the file is damaged, or holds or does anything else.
@@ -318,15 +293,10 @@ class _Machine:
         state, unfinished = self._pop(), self._pop()
         if not isinstance(unfinished, _Unfinished):
             raise NotPlainError("it changes an object")
-        built = self._built(unfinished, state)
-        for slot in unfinished.slots:
-            self._memo[slot] = built
-        self._stack.append(built)
-
-    def _built(self, unfinished: _Unfinished, state: object) -> object:
-        if unfinished.name is _Name.DTYPE:
-            return dtype_of(unfinished.text, state)
+        built: object
         match state:
+            case _ if unfinished.name is _Name.DTYPE:
+                built = dtype_of(unfinished.text, state)
             case (
                 1,
                 shape,
@@ -335,8 +305,12 @@ class _Machine:
                 bytes() | str() | list() as content,
             ):
                 self._charge(len(content))
-                return array_of(dtype, shape, content, order="F" if is_fortran else "C")
-        raise NotPlainError("it holds an array of an unknown version")
+                built = array_of(dtype, shape, content, order="F" if is_fortran else "C")
+            case _:
+                raise NotPlainError("it holds an array of an unknown version")
+        for slot in unfinished.slots:
+            self._memo[slot] = built
+        self._stack.append(built)
 
     def _charge(self, amount: int) -> None:
         self._copies_left -= amount

@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
-    LONGEST_NAME,
     MOST_CLASSES,
     image_split,
     is_there,
@@ -27,6 +26,7 @@ from platform.data.loaders._files import (
     require_distinct,
     require_listed_path,
     require_present,
+    require_printable,
 )
 from platform.errors import DataError
 
@@ -48,13 +48,7 @@ _SPLITS: Final = (
 
 
 class Entry(NamedTuple):
-    """A line of a split file.
-
-    Attributes:
-        path: An image, below the folder of images.
-        label: Its class, from 0.
-        name: The class's name, as the file spells it.
-    """
+    """A line of a split file: an image's path, its class from 0, and the class's name."""
 
     path: str
     label: int
@@ -103,11 +97,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Read a data set's split file; images stay in their files.
-
-    Raises:
-        ConfigError: If a file is missing, the split file is damaged, or a domain is unknown.
-    """
+    """Read a data set's split file; images stay in their files."""
     info = {info.name: info for info in INFOS}[name]
     domains = request.chosen_domains(name, DOMAINS)
     folder, images, split = _FOLDERS[name]
@@ -131,11 +121,7 @@ def load(name: str, request: DataRequest) -> Dataset:
 
 
 def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
-    """Return the file's parts; each path leads down and is listed once.
-
-    Raises:
-        DataError: If it is no split file.
-    """
+    """Return the parts of a split file; each path leads down and is listed once."""
     where = repr(str(file))
     try:
         document = json.loads(read_text(file, _MOST_BYTES))
@@ -144,37 +130,34 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
         raise DataError(f"task.root: {where} is not JSON; valid is CoOp's split file") from error
     if not isinstance(document, dict):
         raise DataError(f"task.root: {where} holds no object; valid has the keys train, val, test")
-    parts = {key: _entries(document, key, where) for key in ("train", "val", "test")}
+    parts: dict[str, tuple[Entry, ...]] = {}
+    for key in ("train", "val", "test"):
+        # The loader takes nothing from `val`, so it may be missing.
+        rows = document.get(key, [] if key == "val" else None)
+        if not isinstance(rows, list) or (not rows and key != "val"):
+            raise DataError(
+                f"task.root: {where} has no {key} images; valid is a list of [path, label, class "
+                "name]"
+            )
+        for position, row in enumerate(rows):
+            # `type`, since true and false are whole numbers to `isinstance`.
+            if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
+                raise DataError(
+                    f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is "
+                    "[path, label, class name] with a whole number as label"
+                )
+        parts[key] = tuple(Entry(*row) for row in rows)
+        for entry in parts[key]:
+            require_listed_path(entry.path, where)
     require_distinct((entry.path for part in parts.values() for entry in part), where)
     return parts
-
-
-def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entry, ...]:
-    # The loader takes nothing from `val`, so it may be missing.
-    rows = document.get(key, [] if key == "val" else None)
-    if not isinstance(rows, list) or (not rows and key != "val"):
-        raise DataError(
-            f"task.root: {where} has no {key} images; valid is a list of [path, label, class name]"
-        )
-    for position, row in enumerate(rows):
-        # `type`, since true and false are whole numbers to `isinstance`.
-        if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-            raise DataError(
-                f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is [path, "
-                "label, class name] with a whole number as label"
-            )
-    entries = tuple(Entry(*row) for row in rows)
-    for entry in entries:
-        require_listed_path(entry.path, where)
-    return entries
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
     """Return class names by label.
 
-    Raises:
-        DataError: If a label has two names or a name two labels, a label is out of range, or a
-            label has no training image.
+    Refuses a label with two names or a name with two labels, a label out of range, and a label
+    without a training image.
     """
     names: dict[int, str] = {}
     for entry in (entry for part in parts.values() for entry in part):
@@ -202,11 +185,8 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
             )
     classes = tuple(names[label].replace("_", " ").strip() for label in range(len(names)))
     for label, name in enumerate(classes):
-        if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise DataError(
-                f"task.root: {where} calls label {label} {_shortened(names[label])}; valid are 1 "
-                f"to {LONGEST_NAME} printable characters"
-            )
+        said = f"task.root: {where} calls label {label} {_shortened(names[label])}"
+        require_printable(name, said)
     firsts: dict[str, int] = {}
     for label, name in enumerate(classes):
         first = firsts.setdefault(name, label)

@@ -29,13 +29,12 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from platform.config.randomness import key_of, stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
-    LONGEST_NAME,
     MOST_CLASSES,
     image_names,
     image_split,
@@ -45,31 +44,15 @@ from platform.data.loaders._files import (
     require_inside,
     require_listed_path,
     require_present,
+    require_printable,
     subfolders,
 )
-from platform.data.own_folders import require_no_split_folders
+from platform.data.own_folders import Listed, Use, require_no_split_folders
 from platform.data.partition import TEST_SHARE, draw_below, draw_tests
 from platform.errors import DataError
 
-Use = Literal["train", "test", "unused", "unsplit"]
-"""The use of an image by the files; unsplit where they say nothing."""
-
 # The largest, of DomainNet's quickdraw, has 6 MB.
 _MOST_BYTES: Final = 64_000_000
-
-
-class Found(NamedTuple):
-    """An image of a domain.
-
-    Attributes:
-        path: Below the data set's folder.
-        folder: The name of its class's folder.
-        use: Its use.
-    """
-
-    path: str
-    folder: str
-    use: Use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +63,7 @@ class Layouts:
         folders: Names of its folder; the loader reads the first that exists.
         inner: Folder inside that one, which may hold the domains.
         aliases: Other names of domains, spelled as `plain` does.
-        parts: The use of each part's folder or list.
+        parts: The use of each part's folder or list; validation images are not used.
         lists: Places of lists, with `{domain}` and `{part}` for their names.
         damaged: Listed images that are known to be bad and are left out.
         numbered: Whether the folders of classes may be named by their labels.
@@ -103,16 +86,9 @@ def plain(name: str) -> str:
 def matched(
     folders: Iterable[str], names: Sequence[str], where: Path, aliases: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the folder of each name that has one.
+    """Return the folder of each name that has one; two folders of one name are refused.
 
-    Args:
-        folders: Names of folders.
-        names: The names to find.
-        where: Folder that holds the folders, for errors.
-        aliases: Names by their other spellings, as `plain` spells.
-
-    Raises:
-        DataError: If two folders are spellings of one name.
+    The aliases are names by their other spellings, as `plain` spells.
     """
     by_plain = {plain(name): name for name in names}
     found: dict[str, str] = {}
@@ -132,7 +108,7 @@ def matched(
 
 def find_images(
     base: Path, images: Path, folders: Mapping[str, str], layouts: Layouts
-) -> tuple[dict[str, tuple[Found, ...]], bool]:
+) -> tuple[dict[str, tuple[Listed, ...]], bool]:
     """List the images of each domain in the order of their paths, and say whether lists told them.
 
     Args:
@@ -140,11 +116,8 @@ def find_images(
         images: Folder that all paths are relative to, the base or a folder in it; resolved.
         folders: Folder below `images` of each domain.
         layouts: How the data set may lie.
-
-    Raises:
-        DataError: If a folder or a list does not have the layout.
     """
-    found: dict[str, list[Found]] = {domain: [] for domain in folders}
+    found: dict[str, list[Listed]] = {domain: [] for domain in folders}
     lists: Mapping[tuple[str, str], Path] = {}
     for pattern in layouts.lists:
         lists = lists or _lists(base, pattern, folders, layouts)
@@ -157,7 +130,7 @@ def find_images(
             and row not in layouts.damaged
         ]
         require_present(images, rows, repr(str(path)))
-        found[domain] += [Found(row, row.split("/")[1], layouts.parts[part]) for row in rows]
+        found[domain] += [Listed(row, row.split("/")[1], layouts.parts[part]) for row in rows]
     for domain, folder in folders.items():
         if lists:
             where = " and ".join(repr(str(path)) for key, path in lists.items() if key[0] == domain)
@@ -170,7 +143,7 @@ def find_images(
                 "DOMAIN/CLASS/IMAGE"
             )
         if not (layouts.parts and set(inside) <= {*layouts.parts, "full"}):
-            found[domain] = _in_classes(images, folder, "unsplit")
+            found[domain] = _in_classes(images, folder, None)
             continue
         missing = sorted(set(layouts.parts) - set(inside))
         if missing:
@@ -183,8 +156,8 @@ def find_images(
     return {domain: tuple(sorted(rows)) for domain, rows in found.items()}, bool(lists)
 
 
-def _in_classes(images: Path, folder: str, use: Use) -> list[Found]:
-    found: list[Found] = []
+def _in_classes(images: Path, folder: str, use: Use | None) -> list[Listed]:
+    found: list[Listed] = []
     for name in subfolders(images / folder, images):
         files = image_names(images / folder / name, images)
         if not files:
@@ -192,7 +165,7 @@ def _in_classes(images: Path, folder: str, use: Use) -> list[Found]:
                 f"task.root: {str(images / folder / name)!r} is an empty folder of a class; valid "
                 "is at least one image"
             )
-        found += [Found(f"{folder}/{name}/{file}", name, use) for file in files]
+        found += [Listed(f"{folder}/{name}/{file}", name, use) for file in files]
     return found
 
 
@@ -277,7 +250,7 @@ _LAYOUTS: Final = {
     "vlcs": Layouts(
         folders=("vlcs", "VLCS"),
         aliases={"caltech": "Caltech101", "pascal": "VOC2007", "sun": "SUN09"},
-        parts={"train": "train", "crossval": "unused", "test": "test"},
+        parts={"train": "train", "crossval": "validation", "test": "test"},
         # As Dassl reads it.
         numbered=True,
     ),
@@ -347,12 +320,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """List a data set's folders; images stay in their files.
-
-    Raises:
-        ConfigError: If a folder or list is missing or does not have the layout, or a domain is
-            unknown.
-    """
+    """List a data set's folders; images stay in their files."""
     info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
     candidates = [request.root / folder for folder in layouts.folders]
     base = next((place for place in candidates if is_there(place, folder=True)), None)
@@ -378,21 +346,20 @@ def load(name: str, request: DataRequest) -> Dataset:
     found, is_listed = find_images(base, images, folders, layouts)
     classes, labels = _classes(info, found, images)
     for domain, rows in () if is_listed else found.items():
-        present = {labels[image.folder] for image in rows}
+        present = {labels[image.name] for image in rows}
         for label, class_name in enumerate(classes):
             if label not in present:
                 raise DataError(
                     f"task.root: {str(images)!r} has no images of class {class_name!r} in domain "
                     f"{domain!r}; valid are the same classes in all domains"
                 )
-    sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
+    sides: dict[Use, list[Row]] = {"train": [], "test": [], "validation": []}
     for index, (domain, of_domain) in enumerate(found.items()):
         held_out = domain == request.held_out_domain
         drawn = frozenset[str]() if held_out else _drawn(domain, of_domain, request)
         for image in of_domain:
-            use: Use = "test" if held_out or image.path in drawn else image.use
-            row = (index, labels[image.folder], image.path)
-            sides["train" if use == "unsplit" else use].append(row)
+            use = "test" if held_out or image.path in drawn else image.use
+            sides[use or "train"].append((index, labels[image.name], image.path))
     train, test = sorted(sides["train"]), sorted(sides["test"])
     trained = {label for _, label, _ in train}
     # Without any training image the only domain is held out, and the run says so.
@@ -416,10 +383,10 @@ def load(name: str, request: DataRequest) -> Dataset:
 
 
 def _classes(
-    info: DatasetInfo, found: Mapping[str, Sequence[Found]], images: Path
+    info: DatasetInfo, found: Mapping[str, Sequence[Listed]], images: Path
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Return the classes by label, and the label of each folder."""
-    folders = sorted({image.folder for rows in found.values() for image in rows})
+    folders = sorted({image.name for rows in found.values() for image in rows})
     if info.classes:
         names = [plain(name) for name in info.classes]
         # In other data sets a number is an unknown class.
@@ -442,11 +409,7 @@ def _classes(
     classes = tuple(folder.replace("_", " ").strip() for folder in folders)
     firsts: dict[str, int] = {}
     for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
-        if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise DataError(
-                f"task.root: {str(images)!r} has a class folder {folder[:80]!r}; valid are 1 to "
-                f"{LONGEST_NAME} printable characters"
-            )
+        require_printable(name, f"task.root: {str(images)!r} has a class folder {folder[:80]!r}")
         if firsts.setdefault(name, label) != label:
             raise DataError(
                 f"task.root: {str(images)!r} has two class folders for {name!r}; valid is one "
@@ -455,9 +418,9 @@ def _classes(
     return classes, {folder: label for label, folder in enumerate(folders)}
 
 
-def _drawn(domain: str, images: Sequence[Found], request: DataRequest) -> frozenset[str]:
+def _drawn(domain: str, images: Sequence[Listed], request: DataRequest) -> frozenset[str]:
     """Draw a domain's test images, of those that files put into no split."""
-    unsplit = [image for image in images if image.use == "unsplit"]
+    unsplit = [image for image in images if image.use is None]
     if request.hints.partition == "domain":
         # Each by its path alone, as the domain is one client's own.
         paths = [image.path for image in unsplit]
@@ -466,7 +429,7 @@ def _drawn(domain: str, images: Sequence[Found], request: DataRequest) -> frozen
         return draw_below(TEST_SHARE, paths, digests, key)
     by_class: dict[str, list[list[str]]] = {}
     for image in unsplit:
-        by_class.setdefault(image.folder, []).append([image.path])
+        by_class.setdefault(image.name, []).append([image.path])
     # Each class has a stream of its own, so that its draw does not depend on other folders.
     return frozenset(
         path

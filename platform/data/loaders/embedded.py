@@ -19,8 +19,9 @@ reads its folder; the coordinator knows the public list of classes.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -31,7 +32,7 @@ from PIL import Image
 
 from platform.config.rules import HELD
 from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset, Indices, Split
+from platform.data.dataset import Dataset, Split
 from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.shapes import CLASSES as SHAPES
@@ -51,18 +52,9 @@ _FULL_INK: Final = 16
 
 
 def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
-    """Load the digits and split them.
+    """Load the digits, in the order of the original file, and split them.
 
-    Args:
-        seed: Seed of the split into three quarters for training and one for testing, class by
-            class; not negative.
-        image_size: Side of an image in pixels, at least 8.
-
-    Returns:
-        The data set; examples are in the order of the original file.
-
-    Raises:
-        ValueError: A number is out of range.
+    The seed draws a quarter of each class for testing.
     """
     if image_size < 8 or seed < 0:
         raise ValueError(
@@ -186,21 +178,17 @@ class Headline:
 
 
 def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[list[Headline], ...]:
-    """Make training and test examples.
-
-    Args:
-        seed: Seed of all texts, not negative.
-        train_per_class: Number of training examples of each topic.
-        test_per_class: Number of test examples of each topic.
-
-    Returns:
-        Training and test examples, both ordered by topic.
-    """
-    sides = ((_Part.TRAIN, train_per_class), (_Part.TEST, test_per_class))
-    return tuple(
-        [one for label in range(len(TOPICS)) for one in _written(seed, part, label, count)]
-        for part, count in sides
-    )
+    """Make training and test examples, both ordered by topic; the numbers are of each topic."""
+    sides: dict[_Part, list[Headline]] = {_Part.TRAIN: [], _Part.TEST: []}
+    counts = {_Part.TRAIN: train_per_class, _Part.TEST: test_per_class}
+    for (part, made), label in itertools.product(sides.items(), range(len(TOPICS))):
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(part), label)))
+        for _ in range(counts[part]):
+            title, opening, ending = (
+                _filled(rng, _one_of(rng, of), label) for of in (_TITLES, _OPENINGS, _ENDINGS)
+            )
+            made.append(Headline(title[:1].upper() + title[1:], f"{opening} {ending}"))
+    return tuple(sides.values())
 
 
 def headlines_dataset(seed: int, train_per_class: int, test_per_class: int) -> Dataset:
@@ -215,14 +203,6 @@ def _texts(examples: Sequence[Headline]) -> Split:
     labels = np.repeat(np.arange(len(TOPICS)), len(examples) // len(TOPICS)).astype(np.int64)
     none = np.zeros((0, 0, 0, 3), np.uint8)
     return Split(none, labels, np.zeros_like(labels), tuple(one.text for one in examples))
-
-
-def _written(seed: int, part: _Part, label: int, count: int) -> Iterator[Headline]:
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(part), label)))
-    for _ in range(count):
-        title = _filled(rng, _one_of(rng, _TITLES), label)
-        opening, ending = (_filled(rng, _one_of(rng, of), label) for of in (_OPENINGS, _ENDINGS))
-        yield Headline(title[:1].upper() + title[1:], f"{opening} {ending}")
 
 
 def _filled(rng: np.random.Generator, template: str, label: int) -> str:
@@ -294,11 +274,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Render `shapes` or `homonyms`, split `digits`, or write `headlines`.
-
-    Raises:
-        ConfigError: If a domain or a sense is unknown, or only clients can read the data set.
-    """
+    """Render `shapes` or `homonyms`, split `digits`, or write `headlines`."""
     if name == HELD:
         raise ConfigError(
             f"task.dataset: {name} is read by each client in its own folder only; "
@@ -316,22 +292,20 @@ def load(name: str, request: DataRequest) -> Dataset:
     )
     if name == "homonyms":
         dealt = request.senses
-        senses = dealt if isinstance(dealt, tuple) else (_senses(dealt, domains),) * 2
+        if dealt == BY_STYLE:
+            senses = (senses_of_styles(domains)[:, None],) * 2
+        elif isinstance(dealt, tuple):
+            senses = dealt
+        else:
+            # Where clients have senses, rows get their sense after the partition.
+            one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
+            if one not in SENSES:
+                raise ConfigError(
+                    f"task.senses: {one!r} is unknown in homonyms; valid: {BY_STYLE}, {BY_CLIENT}, "
+                    f"or one for all: {', '.join(SENSES)}"
+                )
+            senses = (np.full((len(domains), 1), SENSES.index(one)),) * 2
         return homonyms_dataset(
             draws.seed, train, test, senses=senses, domains=domains, stream=draws.stream
         )
     return shapes_dataset(draws.seed, train, test, domains=domains, stream=draws.stream)
-
-
-def _senses(dealt: str | None, domains: Sequence[str]) -> Indices:
-    """Return the sense of each style, (number of domains, 1)."""
-    if dealt == BY_STYLE:
-        return senses_of_styles(domains)[:, None]
-    # Where clients have senses, rows get their sense after the partition.
-    one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
-    if one not in SENSES:
-        raise ConfigError(
-            f"task.senses: {one!r} is unknown in homonyms; valid: {BY_STYLE}, {BY_CLIENT}, or one "
-            f"for all: {', '.join(SENSES)}"
-        )
-    return np.full((len(domains), 1), SENSES.index(one))

@@ -88,17 +88,24 @@ def load(name: str, request: DataRequest) -> Dataset:
 
     The loader opens files in two cases only: where copies may be among images that are set aside
     for testing, and where a client's files do not say which images are for testing.
-
-    Raises:
-        ConfigError: If the folder is refused, has no image to train on or to test with, a domain or
-            client is unknown, or the partition does not fit the layout.
     """
     info = {info.name: info for info in INFOS}[name]
     if not is_there(request.root):
         raise DataError(info.missing(request.root, request.root))
     hints = request.hints if name == "images" else replace(request.hints, layout=_CLIENTS)
     reading = recognise_own(request.root, hints)
-    _require_partition(name, reading, hints.partition)
+    kind, says_tests = hints.partition, any(g.says_tests for g in reading.groups.values())
+    if reading.owners == "clients" and kind not in (None, "domain"):
+        raise DataError(
+            f"task.partition.kind: {kind} does not fit task.dataset: {name} with "
+            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain, "
+            f"with no other key of task.partition, and task.clients: {len(reading.groups)}"
+        )
+    if kind in _MERGED and says_tests:
+        raise DataError(
+            f"task.partition.kind: {kind} deals out test images for training, and the files of "
+            f"task.dataset: {name} say which images are held out; valid: another kind"
+        )
     known = tuple(reading.groups) if reading.owners != "nobody" else (DOMAIN,)
     domains = request.chosen_domains(name, known)
     groups = {one: reading.groups["" if reading.owners == "nobody" else one] for one in domains}
@@ -156,9 +163,6 @@ def load_holding(
 
     Returns:
         The images, and one sentence for each folder or file that is left out.
-
-    Raises:
-        DataError: If the folder is refused.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
@@ -194,14 +198,8 @@ def only_client(
 ) -> ClientIndices:
     """Return all rows of a data set, as those of the one client that owns it.
 
-    Args:
-        dataset: The client's.
-        validation_share: The chance of each training image to be for validation, where the client
-            has no folder for validation.
-        key: Decides the draw; a secret of the holder, always the same.
-
-    Raises:
-        DataError: If an image cannot be read.
+    Where the client has no folder for validation, the share is the chance of each training image to
+    be for validation. The key decides; it is a secret of the holder, always the same.
     """
     train = np.arange(dataset.train.num_examples)
     client = ClientIndices(
@@ -215,17 +213,9 @@ def only_client(
 
 
 def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
-    """Return the federation's label of each class in a holder's files.
+    """Return the federation's label of each class in a holder's files, by the words of each class.
 
     A class in the files has the name of its class, but for capitals and "_", "-" or spaces.
-
-    Args:
-        root: The holder's folder, for errors.
-        words: The words of each class by its name in the files.
-        classes: The federation's.
-
-    Raises:
-        DataError: If a name fits no class, or two classes.
     """
     labels: dict[str, int] = {}
     for folder, called in words.items():
@@ -247,15 +237,7 @@ def holder_rows(
 ) -> dict[Use, list[Row]]:
     """Return one owner's images by their use, by label and path; the training list may be empty.
 
-    Args:
-        group: The images.
-        labels: Label of each class.
-        test_share: As `load_holding` takes it.
-        key: As `load_holding` takes it.
-        domain: Of all images.
-
-    Raises:
-        DataError: If a file cannot be read.
+    Share and key are those of `load_holding`.
     """
     drawn: frozenset[str] = frozenset()
     if not group.says_tests:
@@ -297,20 +279,6 @@ def _dataset_of(
         holds_back=tuple(i for i, of in enumerate(groups.values()) if "validation" in of.parts),
         recognised=recognised,
     )
-
-
-def _require_partition(name: str, reading: OwnReading, kind: str | None) -> None:
-    if reading.owners == "clients" and kind not in (None, "domain"):
-        raise DataError(
-            f"task.partition.kind: {kind} does not fit task.dataset: {name} with "
-            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain, "
-            f"with no other key of task.partition, and task.clients: {len(reading.groups)}"
-        )
-    if kind in _MERGED and any(group.says_tests for group in reading.groups.values()):
-        raise DataError(
-            f"task.partition.kind: {kind} deals out test images for training, and the files of "
-            f"task.dataset: {name} say which images are held out; valid: another kind"
-        )
 
 
 def _drawn(groups: Mapping[str, Group], request: DataRequest) -> frozenset[str]:

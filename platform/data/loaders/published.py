@@ -32,7 +32,7 @@ import io
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,27 +42,7 @@ from numpy.typing import NDArray
 
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
-from platform.data.loaders._files import (
-    LONGEST_NAME,
-    LONGEST_PATH,
-    MOST_BYTES,
-    MOST_TEXT,
-    class_words,
-    first_folder,
-    image_names,
-    image_split,
-    is_there,
-    one_domain,
-    read_file,
-    read_lines,
-    read_text,
-    require_distinct,
-    require_examples,
-    require_labels,
-    require_listed_path,
-    require_present,
-    require_there,
-)
+from platform.data.loaders import _files
 from platform.data.loaders._plain_pickle import read_plain
 from platform.data.loaders.embedded import DIGITS
 from platform.errors import DataError
@@ -160,34 +140,32 @@ _VERSIONS: Final = {
     ),
 }
 
-_CifarPart = tuple[NDArray[np.uint8], NDArray[np.int64]]
-
 
 def _load_cifar(name: str, request: DataRequest) -> Dataset:
     """Read all images into memory: 184 MB of the published files."""
     info = _INFO_OF[name]
     domains = request.chosen_domains(name, info.domains)
     versions = {version.folder: version for version in _VERSIONS[name]}
-    folder = first_folder(info, request.root, tuple(versions))
+    folder = _files.first_folder(info, request.root, tuple(versions))
     version = versions[folder.name]
 
     def read(path: Path) -> bytes:
-        return read_file(info, request.root, path)
+        return _files.read_file(info, request.root, path)
 
     path = folder / version.names
     names: object = None
     if version.names_key:
         names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
     else:
-        names = read_lines(info, request.root, path)
+        names = _files.read_lines(info, request.root, path)
     if not isinstance(names, list):
         raise DataError(
             f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
         )
-    classes = class_words(names, path, info.classes)
+    classes = _files.class_words(names, path, info.classes)
     train = _cifar_split(version, [folder / file for file in version.train], classes, read)
     test = _cifar_split(version, [folder / version.test], classes, read)
-    require_examples(name, classes, train.labels, test.labels)
+    _files.require_examples(name, classes, train.labels, test.labels)
     of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
     # A file may name classes of its own, which have no superclasses.
     is_known = name == "cifar100" and set(classes) <= set(of)
@@ -207,69 +185,59 @@ def _cifar_split(
     classes: Sequence[str],
     read: Callable[[Path], bytes],
 ) -> Split:
-    one = _pickled_part if version.names_key else _binary_part
-    parts = []
+    images, labels, size = [], [], version.labels + PIXELS
     for path in paths:
-        images, labels = one(version, path, read(path))
-        require_labels(labels, classes, path)
-        parts.append((images, labels))
-    labels = np.concatenate([part[1] for part in parts])
-    return Split(np.concatenate([part[0] for part in parts]), labels, one_domain(labels))
-
-
-def _binary_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
-    size = version.labels + PIXELS
-    if len(data) % size:
-        raise DataError(
-            f"task.root: {str(path)!r} has {len(data):,} bytes, which is no whole number of images "
-            f"of {size:,} bytes each; valid is the file as published"
-        )
-    records = np.frombuffer(data, np.uint8).reshape(-1, size)
-    labels = records[:, version.labels - 1].astype(np.int64)
-    return _as_images(records[:, version.labels :]), labels
-
-
-def _pickled_part(version: _Version, path: Path, data: bytes) -> _CifarPart:
-    batch = _dict_of(read_plain(data, str(path)))
-    pixels, labels = batch.get("data"), batch.get(version.label_key)
-    if not (
-        isinstance(pixels, np.ndarray)
-        and pixels.dtype == np.uint8
-        and pixels.shape[1:] == (PIXELS,)
-    ):
-        raise DataError(
-            f"task.root: {str(path)!r} has no 'data' that is an array of bytes, {PIXELS:,} for "
-            "each image; valid is the file as published"
-        )
-    if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
-        raise DataError(
-            f"task.root: {str(path)!r} has no {version.label_key!r} that is a list of whole "
-            "numbers; valid is the file as published"
-        )
-    if len(labels) != len(pixels):
-        raise DataError(
-            f"task.root: {str(path)!r} has {len(pixels)} images and {len(labels)} labels; valid is "
-            "one label for each image"
-        )
-    # A pickle may hold numbers that are too large for an array, and for a label.
-    return _as_images(pixels), np.asarray(
-        [max(-1, min(label, 2**31)) for label in labels], np.int64
-    )
+        data = read(path)
+        if version.names_key:
+            batch = _dict_of(read_plain(data, str(path)))
+            pixels, listed = batch.get("data"), batch.get(version.label_key)
+            if not (
+                isinstance(pixels, np.ndarray)
+                and pixels.dtype == np.uint8
+                and pixels.shape[1:] == (PIXELS,)
+            ):
+                raise DataError(
+                    f"task.root: {str(path)!r} has no 'data' that is an array of bytes, "
+                    f"{PIXELS:,} for each image; valid is the file as published"
+                )
+            if not (isinstance(listed, list) and all(type(label) is int for label in listed)):
+                raise DataError(
+                    f"task.root: {str(path)!r} has no {version.label_key!r} that is a list of "
+                    "whole numbers; valid is the file as published"
+                )
+            if len(listed) != len(pixels):
+                raise DataError(
+                    f"task.root: {str(path)!r} has {len(pixels)} images and {len(listed)} labels; "
+                    "valid is one label for each image"
+                )
+            # A pickle may hold numbers that are too large for an array, and for a label.
+            found = np.asarray([max(-1, min(label, 2**31)) for label in listed], np.int64)
+        else:
+            if len(data) % size:
+                raise DataError(
+                    f"task.root: {str(path)!r} has {len(data):,} bytes, which is no whole number "
+                    f"of images of {size:,} bytes each; valid is the file as published"
+                )
+            records = np.frombuffer(data, np.uint8).reshape(-1, size)
+            pixels = records[:, version.labels :]
+            found = records[:, version.labels - 1].astype(np.int64)
+        _files.require_labels(found, classes, path)
+        labels.append(found)
+        # A view of the planes (n, 3, 32, 32).
+        images.append(pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
+    every = np.concatenate(labels)
+    return Split(np.concatenate(images), every, _files.one_domain(every))
 
 
 def _dict_of(value: object) -> dict[Any, object]:
     """Return a dict with keys of text; files that Python 3 wrote again may have bytes as keys."""
     if not isinstance(value, dict):
         return {}
+    longest = _files.LONGEST_NAME
     return {
-        key.decode("latin-1") if isinstance(key, bytes) and len(key) <= LONGEST_NAME else key: item
+        key.decode("latin-1") if isinstance(key, bytes) and len(key) <= longest else key: item
         for key, item in value.items()
     }
-
-
-def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return images (n, 32, 32, 3) as a view of their planes (n, 3, 32, 32)."""
-    return pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1)
 
 
 _MNIST_SIDE: Final = 28
@@ -288,34 +256,34 @@ def _load_mnist(name: str, request: DataRequest) -> Dataset:
     """Read all images into memory, grey as they are: 55 MB of the published files."""
     info = _INFO_OF[name]
     domains = request.chosen_domains(name, info.domains)
-    folder = first_folder(info, request.root, _MNIST_FOLDERS[name])
-    train, test = (_mnist_split(info, request.root, folder, part) for part in ("train", "t10k"))
-    require_examples(name, info.classes, train.labels, test.labels)
+    folder = _files.first_folder(info, request.root, _MNIST_FOLDERS[name])
+    splits = []
+    for part in ("train", "t10k"):
+        shape, root = (_MNIST_SIDE, _MNIST_SIDE), request.root
+        images = _read_idx(info, root, folder / f"{part}-images-idx3-ubyte", shape)
+        path = folder / f"{part}-labels-idx1-ubyte"
+        labels = _read_idx(info, root, path, ()).astype(np.int64)
+        if len(images) != len(labels):
+            raise DataError(
+                f"task.root: {str(path)!r} has {len(labels)} labels for {len(images)} images; "
+                "valid is one for each"
+            )
+        _files.require_labels(labels, info.classes, path)
+        # Three equal colours, as a view: only the rows that are asked for are copied.
+        grey = np.broadcast_to(images[..., None], (*images.shape, 3))
+        splits.append(Split(grey, labels, _files.one_domain(labels)))
+    train, test = splits
+    _files.require_examples(name, info.classes, train.labels, test.labels)
     return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
-
-
-def _mnist_split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Split:
-    images = _read_idx(info, root, folder / f"{part}-images-idx3-ubyte", (_MNIST_SIDE, _MNIST_SIDE))
-    path = folder / f"{part}-labels-idx1-ubyte"
-    labels = _read_idx(info, root, path, ()).astype(np.int64)
-    if len(images) != len(labels):
-        raise DataError(
-            f"task.root: {str(path)!r} has {len(labels)} labels for {len(images)} images; valid is "
-            "one for each"
-        )
-    require_labels(labels, info.classes, path)
-    # Three equal colours, as a view: only the rows that are asked for are copied.
-    grey = np.broadcast_to(images[..., None], (*images.shape, 3))
-    return Split(grey, labels, one_domain(labels))
 
 
 def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
     """Return the array of an IDX file whose examples have this shape."""
     packed = path.with_name(f"{path.name}.gz")
-    if is_there(path) or not is_there(packed):
-        data = read_file(info, root, path)
+    if _files.is_there(path) or not _files.is_there(packed):
+        data = _files.read_file(info, root, path)
         return _array(path, data, _count(path, data, shape), shape)
-    data = read_file(info, root, packed)
+    data = _files.read_file(info, root, packed)
     header = 4 * (2 + len(shape))
     count = _count(packed, _unpacked(packed, data, header), shape)
     # The header's count is bounded, so the unpacked data are; one byte more shows a wrong count.
@@ -350,10 +318,10 @@ def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
             f"task.root: {str(path)!r} has images of {sizes[0]} x {sizes[1]} pixels; valid: "
             f"{_MNIST_SIDE} x {_MNIST_SIDE}"
         )
-    if count * math.prod(shape) > MOST_BYTES:
+    if count * math.prod(shape) > _files.MOST_BYTES:
         raise DataError(
             f"task.root: {str(path)!r} claims {count:,} examples; valid are at most "
-            f"{MOST_BYTES:,} bytes of them"
+            f"{_files.MOST_BYTES:,} bytes of them"
         )
     return count
 
@@ -378,49 +346,41 @@ def _load_tiny(name: str, request: DataRequest) -> Dataset:
     """List all images without opening any."""
     info = _INFO_OF[name]
     domains = request.chosen_domains(name, info.domains)
-    folder = first_folder(info, request.root, ("tiny-imagenet-200",)).resolve()
+    folder = _files.first_folder(info, request.root, ("tiny-imagenet-200",)).resolve()
 
     def lines(file: str) -> list[str]:
-        return read_lines(info, request.root, folder / file)
+        return _files.read_lines(info, request.root, folder / file)
 
     where, known = repr(str(folder / "wnids.txt")), [one.strip() for one in lines("wnids.txt")]
     for one in known:
-        require_listed_path(one, where)
-    require_distinct(known, where)
+        _files.require_listed_path(one, where)
+    _files.require_distinct(known, where)
     ids = {one: label for label, one in enumerate(sorted(known))}
-    classes = class_words(_words(ids, lines("words.txt"), folder), folder / "words.txt")
-    rows: list[_Row] = []
-    for one, label in ids.items():
-        inner = f"train/{one}/images"
-        if not is_there(folder / inner, folder=True):
-            raise DataError(info.missing(folder / inner, request.root))
-        rows += [(0, label, f"{inner}/{image}") for image in image_names(folder / inner, folder)]
-    train = image_split(folder, rows)
-    test = image_split(folder, _test_rows(folder, ids, lines("val/val_annotations.txt")))
-    require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
-
-
-def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[str]:
-    """Return the first word of each id; all its words where two ids have the same first word."""
-    entries = {one: words for one, _, words in (line.partition("\t") for line in lines)}
+    entries = {
+        one: words for one, _, words in (line.partition("\t") for line in lines("words.txt"))
+    }
     for one in ids:
         if one not in entries:
             raise DataError(
                 f"task.root: {str(folder / 'words.txt')!r} has no words for class {one!r}; valid "
                 "is the file as published"
             )
-    first = [entries[one].split(",")[0].strip() for one in ids]
-    counts = Counter(first)
-    return [
-        word if counts[word] == 1 else entries[one].strip()
-        for one, word in zip(ids, first, strict=True)
-    ]
-
-
-def _test_rows(folder: Path, ids: Mapping[str, int], lines: Sequence[str]) -> list[_Row]:
-    where, rows = repr(str(folder / "val" / "val_annotations.txt")), []
-    for number, line in enumerate(lines, 1):
+    first = {one: entries[one].split(",")[0].strip() for one in ids}
+    # All words of an id where another id has the same first word.
+    counts = Counter(first.values())
+    named = [word if counts[word] == 1 else entries[one].strip() for one, word in first.items()]
+    classes = _files.class_words(named, folder / "words.txt")
+    rows: list[_Row] = []
+    for one, label in ids.items():
+        inner = f"train/{one}/images"
+        if not _files.is_there(folder / inner, folder=True):
+            raise DataError(info.missing(folder / inner, request.root))
+        rows += [
+            (0, label, f"{inner}/{image}") for image in _files.image_names(folder / inner, folder)
+        ]
+    train = _files.image_split(folder, rows)
+    where, tests = repr(str(folder / "val" / "val_annotations.txt")), list[_Row]()
+    for number, line in enumerate(lines("val/val_annotations.txt"), 1):
         # A box in the image follows, which classification does not need.
         file, _, rest = line.partition("\t")
         one = rest.split("\t")[0].strip()
@@ -429,12 +389,14 @@ def _test_rows(folder: Path, ids: Mapping[str, int], lines: Sequence[str]) -> li
                 f"task.root: {where} has class {one[:40]!r} at line {number}; valid is an id of "
                 "wnids.txt"
             )
-        require_listed_path(file, where)
-        rows.append((0, ids[one], f"val/images/{file}"))
-    paths = [path for _, _, path in rows]
-    require_distinct(paths, where)
-    require_present(folder, paths, where)
-    return rows
+        _files.require_listed_path(file, where)
+        tests.append((0, ids[one], f"val/images/{file}"))
+    paths = [path for _, _, path in tests]
+    _files.require_distinct(paths, where)
+    _files.require_present(folder, paths, where)
+    test = _files.image_split(folder, tests)
+    _files.require_examples(name, classes, train.labels, test.labels)
+    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
 
 
 _TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
@@ -445,21 +407,31 @@ def _load_news(name: str, request: DataRequest) -> Dataset:
     """Read all texts into memory."""
     info = _INFO_OF[name]
     domains = request.chosen_domains(name, info.domains)
-    folder = first_folder(info, request.root, _NEWS_FOLDERS)
+    folder = _files.first_folder(info, request.root, _NEWS_FOLDERS)
     path = folder / "classes.txt"
-    if is_there(path):
-        class_words(read_lines(info, request.root, path), path, info.classes)
+    if _files.is_there(path):
+        _files.class_words(_files.read_lines(info, request.root, path), path, info.classes)
     train, test = (
         _news_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test")
     )
-    require_examples(name, info.classes, train.labels, test.labels)
+    _files.require_examples(name, info.classes, train.labels, test.labels)
     return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
 
 
 def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
-    require_there(info, root, path)
+    _files.require_there(info, root, path)
+    text = _files.read_text(path, _files.MOST_TEXT).removeprefix("\ufeff")
+    # Line ends inside quotes belong to the text.
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        rows = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise DataError(
+            f"task.root: {str(path)!r} is damaged at line {reader.line_num} ({error}); valid is a "
+            "comma-separated table with quotes around texts"
+        ) from error
     numbers, texts = [], []
-    for line, row in _news_rows(path):
+    for line, row in rows:
         if len(row) != 3 or not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 5):
             raise DataError(
                 f"task.root: {str(path)!r} has no class, title and description at line {line}; "
@@ -469,22 +441,8 @@ def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
         texts.append(" ".join(part.strip() for part in row[1:]).strip())
     # Labels count from 0, the file from 1.
     labels = np.array(numbers, np.int64) - 1
-    require_labels(labels, info.classes, path, first=1)
-    return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, one_domain(labels), tuple(texts))
-
-
-def _news_rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Return each row that is not empty, with the number of its last line."""
-    text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
-    # Line ends inside quotes belong to the text.
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        return [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is damaged at line {reader.line_num} ({error}); valid is a "
-            "comma-separated table with quotes around texts"
-        ) from error
+    _files.require_labels(labels, info.classes, path, first=1)
+    return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, _files.one_domain(labels), tuple(texts))
 
 
 _OFFICE: Final = (
@@ -504,34 +462,48 @@ def _load_sites(name: str, request: DataRequest) -> Dataset:
     """Read the lists; no image is opened. A held-out domain is tested on as a whole."""
     info = _INFO_OF[name]
     domains = request.chosen_domains(name, info.domains)
-    folder = first_folder(info, request.root, (_SITE_FOLDERS[name],)).resolve()
+    folder = _files.first_folder(info, request.root, (_SITE_FOLDERS[name],)).resolve()
     train: list[_Row] = []
     test: list[_Row] = []
     for index, domain in enumerate(domains):
         for part, rows in (("train", train), ("test", test)):
             path = folder / f"{domain}_{part}.pkl"
-            data = read_file(info, request.root, path)
+            data = _files.read_file(info, request.root, path)
             is_target = domain == request.held_out_domain
             (test if is_target else rows).extend(_site_rows(name, data, path, index))
     where, paths = repr(str(folder / "*.pkl")), [path for _, _, path in (*train, *test)]
-    require_distinct(paths, where)
-    require_present(folder, paths, where)
-    split, shown = image_split(folder, train), image_split(folder, test)
+    _files.require_distinct(paths, where)
+    _files.require_present(folder, paths, where)
+    split, shown = _files.image_split(folder, train), _files.image_split(folder, test)
     # A run whose only domain is held out is refused elsewhere.
     if train or domains != (request.held_out_domain,):
-        require_examples(name, info.classes, split.labels, shown.labels)
+        _files.require_examples(name, info.classes, split.labels, shown.labels)
     return Dataset(name=name, classes=info.classes, domains=domains, train=split, test=shown)
 
 
 def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
-    listed, labels = _columns(data, path)
+    held = read_plain(data, str(path))
+    columns: list[object] = []
+    if isinstance(held, tuple | list) or (isinstance(held, np.ndarray) and held.ndim == 2):
+        columns = list(held)
+    listed, labels = (_texts(column) for column in (*columns, None, None)[:2])
+    if len(columns) != 2 or listed is None or labels is None:
+        raise DataError(
+            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths, of "
+            f"at most {_files.LONGEST_PATH:,} characters, and the names of the classes"
+        )
+    if len(listed) != len(labels):
+        raise DataError(
+            f"task.root: {str(path)!r} lists {len(listed)} images and {len(labels)} classes; "
+            "valid is one class for each image"
+        )
     # Lists name the published folder, which this user's folder need not be called like.
     below, outer = dict[str, str](), _SITE_FOLDERS[name]
     for image in set(listed):
         steps = image.split("/")
         kept = steps[steps.index(outer) + 1 :] if outer in steps else steps
         below[image] = "/".join(step for step in kept if step != ".")
-        require_listed_path(below[image], repr(str(path)))
+        _files.require_listed_path(below[image], repr(str(path)))
     names, rows = _SITE_NAMES[name], []
     for position, (image, label) in enumerate(zip(listed, labels, strict=True)):
         if label not in names:
@@ -543,31 +515,12 @@ def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
     return rows
 
 
-def _columns(data: bytes, path: Path) -> tuple[list[str], list[str]]:
-    held = read_plain(data, str(path))
-    columns: list[object] = []
-    if isinstance(held, tuple | list) or (isinstance(held, np.ndarray) and held.ndim == 2):
-        columns = list(held)
-    texts = [_texts(column) for column in columns[:2]]
-    if len(columns) != 2 or texts[0] is None or texts[1] is None:
-        raise DataError(
-            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths, of "
-            f"at most {LONGEST_PATH:,} characters, and the names of the classes"
-        )
-    if len(texts[0]) != len(texts[1]):
-        raise DataError(
-            f"task.root: {str(path)!r} lists {len(texts[0])} images and {len(texts[1])} classes; "
-            "valid is one class for each image"
-        )
-    return texts[0], texts[1]
-
-
 def _texts(column: object) -> list[str] | None:
     """Return a column as texts; None if a value is no text or is too long."""
     values = column.tolist() if isinstance(column, np.ndarray) else column
     if not isinstance(values, list | tuple):
         return None
-    if any(not isinstance(v, str | bytes) or len(v) > LONGEST_PATH for v in values):
+    if any(not isinstance(v, str | bytes) or len(v) > _files.LONGEST_PATH for v in values):
         return None
     # Python 2 wrote its texts as bytes. A pickle may hold one text many times, so each is decoded
     # once: the decoded texts are then no larger than the file.
@@ -677,10 +630,5 @@ _LOADERS: Final = {
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images.
-
-    Raises:
-        ConfigError: If a file is missing or damaged, a list leaves the folder or lists an image
-            twice, a label or id is unknown, a class is empty, or a domain is unknown.
-    """
+    """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images."""
     return _LOADERS[name](name, request)
