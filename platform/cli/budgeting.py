@@ -18,8 +18,8 @@ from platform.agreement.statements import lifetime_of
 from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
-from platform.reports.hazards import claim_warnings, stated_warnings
 from platform.results.reading import resolved
+from platform.results.report.hazards import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
 from storage import AuditChainBroken, Database

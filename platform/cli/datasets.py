@@ -33,7 +33,7 @@ from platform.data.loading import (
 from platform.data.own_layouts import OWN_LAYOUTS
 from platform.data.partition import Counts
 from platform.errors import ConfigError, UnknownRun, listed
-from platform.pictures.canvas import (
+from platform.results.canvas import (
     ALARM,
     SHADES,
     SUFFIXES,
@@ -46,9 +46,8 @@ from platform.pictures.canvas import (
     wrapped,
     write_picture,
 )
-from platform.results.comparisons import sweep_pictures
+from platform.results.pictures import ABSENT, files_of, run_pictures, sweep_pictures, write_pictures
 from platform.results.reading import is_sweep, numbers_of, read_runs, read_sweep_runs
-from platform.results.run_pictures import ABSENT, files_of, run_pictures, write_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

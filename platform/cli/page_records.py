@@ -30,8 +30,8 @@ from platform.cli.reporting import NAMES as ROUND_COLUMNS
 from platform.cli.reporting import round_cells, round_remarks, summary_rows, unfinished_rows
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
-from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.relay.links import status_of
+from platform.results.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.rounds.documents import ADVERSARIES, in_rounds, shown_round
 from storage import (
     Database,
@@ -474,7 +474,7 @@ def page_command(storage: str, socket: Path | None, **place: Any) -> None:
     Args:
         storage: The coordinator's database, which need not exist yet.
         socket: A hub's socket; None for no table of connected clients.
-        place: The fields of `platform.page.server.Place`.
+        place: The fields of `platform.results.page.server.Place`.
 
     Raises:
         ConfigError: If the page cannot be served at this place, or the server is not installed.
@@ -482,7 +482,7 @@ def page_command(storage: str, socket: Path | None, **place: Any) -> None:
     """
     database_file(storage)
     try:
-        from platform.page.server import Place, serve
+        from platform.results.page.server import Place, serve
     except ImportError as error:
         raise ConfigError(
             f"serve: needs {error.name}, which is not installed; valid after "

@@ -25,8 +25,8 @@ from platform.config.rules import HELD
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
-from platform.reports.hazards import claim_warnings, unfinished_words
-from platform.results.reading import agreed_run, numbers_of, resolved
+from platform.results.reading import agreed_run, numbers_of, resolved_once
+from platform.results.report.hazards import claim_warnings, unfinished_words
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.rounds.observing import Observer
 
@@ -394,10 +394,7 @@ def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> Non
     if len(names) < 2:
         raise ConfigError(f"RUN: {len(names)} is too few to compare; valid is two runs or more")
     with closing(open_existing(storage)) as database:
-        found = [resolved(database, name, storage) for name in names]
-        twice = sorted({one for one in found if found.count(one) > 1})
-        if twice:
-            raise ConfigError(f"RUN: {twice[0]!r} is named twice; valid is each run once")
+        found = resolved_once(database, names, storage, "RUN")
         runs = [require_agreement(database, run_id) for run_id in found]
     document = comparison(runs)
     if as_json:

@@ -30,7 +30,6 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.privacy_auditing.audit import (
     FAMILY_WISE_ERROR,
     AuditPlan,
@@ -39,6 +38,7 @@ from platform.privacy_auditing.audit import (
     require_claim,
 )
 from platform.privacy_auditing.outcome import ChannelAudit, Game
+from platform.results.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
 from privacy import CalibrationError

@@ -183,6 +183,19 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
     return _known_as(known_ids(database), run_id, storage)
 
 
+def resolved_once(database: Database, names: Sequence[str], storage: str, option: str) -> list[str]:
+    """Return full ids of several runs; `option` is what names them on the command line.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        ConfigError: If a run is named twice.
+    """
+    found = [resolved(database, name, storage) for name in names]
+    if twice := sorted({name for name in found if found.count(name) > 1}):
+        raise ConfigError(f"{option}: {twice[0]!r} is named twice; valid is each run once")
+    return found
+
+
 def agreed_run(run_id: str, storage: str) -> Agreed:
     """Return a run whose records agree, finished or not.
 

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import PROTOCOLS, escaped, optimizer_words
-from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import (
     HELD_OUT,
     Label,
@@ -26,8 +25,8 @@ from platform.results.numbers import (
     short,
     spread_of,
 )
+from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
-from platform.results.run_pictures import files_of, write_pictures
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome

@@ -15,8 +15,8 @@ from PIL import Image
 
 from platform.cli.datasets import HoldingsPicture
 from platform.data.loading import Holding
-from platform.pictures.canvas import COLOURS, drawable, encoded, width_of, wrapped
-from platform.pictures.charts import (
+from platform.results.canvas import COLOURS, drawable, encoded, width_of, wrapped
+from platform.results.charts import (
     Bar,
     BarPicture,
     CellPicture,

@@ -7,7 +7,10 @@ records is a `Figure`, which names the records that the number rests on.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from platform.rounds.documents import json_number
 
 Place = tuple[int, int, str]
 """Round, attempt and channel."""
@@ -143,9 +146,9 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def words(*pieces: Piece) -> Words:
-    """Return the pieces as one sentence."""
-    return pieces
+def words(said: Piece | Words) -> Words:
+    """Return one piece, or several, as a sentence."""
+    return said if isinstance(said, tuple) else (said,)
 
 
 def paragraph(*pieces: Piece) -> Paragraph:
@@ -155,7 +158,23 @@ def paragraph(*pieces: Piece) -> Paragraph:
 
 def bullets(*items: Piece | Words) -> Bullets:
     """Return the sentences as a list."""
-    return Bullets(tuple(item if isinstance(item, tuple) else (item,) for item in items))
+    return Bullets(tuple(map(words, items)))
+
+
+def facts(*rows: tuple[str, Piece | Words]) -> Facts:
+    """Return terms with their values."""
+    return Facts(tuple((term, words(said)) for term, said in rows))
+
+
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Piece | Words]],
+    anchors: Iterable[str] = (),
+) -> Table:
+    """Return a table of cells, each one piece or several."""
+    cells = tuple(tuple(map(words, row)) for row in rows)
+    return Table(caption, tuple(columns), cells, tuple(anchors))
 
 
 def text_of(line: Words) -> str:
@@ -175,9 +194,20 @@ def epsilon_text(value: float | str | None) -> str:
     return f"{math.ceil(value - 1e-4):d}"
 
 
-def left_text(value: float) -> str:
+def epsilon_figure(value: float | None, basis: Basis) -> Figure:
+    """Return an epsilon with its basis."""
+    stated = None if value is None or math.isnan(value) else json_number(value)
+    return Figure(epsilon_text(value), stated, basis)
+
+
+def left_figure(value: float, basis: Basis) -> Figure:
     """Return the rest of a budget, rounded down: the report never states more than is left."""
-    return f"{math.floor(100 * value) / 100:.2f}"
+    return Figure(f"{math.floor(100 * value) / 100:.2f}", value, basis)
+
+
+def count_figure(value: int, basis: Basis) -> Figure:
+    """Return a whole number with its basis."""
+    return Figure(str(value), value, basis)
 
 
 def of_a_hundred(share: float) -> str:
@@ -195,17 +225,17 @@ def of_a_hundred(share: float) -> str:
     return "100"
 
 
-def share_text(value: float | None) -> str:
+def share_text(value: float) -> str:
     """Return a share in percent."""
-    return "not measured" if value is None else f"{100 * value:.1f}%"
+    return f"{100 * value:.1f}%"
 
 
-def points_text(value: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return f"{100 * value:+.1f} points"
+def share_figure(value: float, basis: Basis) -> Figure:
+    """Return a share in percent with its basis."""
+    return Figure(share_text(value), value, basis)
 
 
-def ranges(numbers: list[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Return whole numbers in words, such as "1 to 3, 5"."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):

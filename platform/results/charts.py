@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from platform.pictures.canvas import (
+from platform.results.canvas import (
     FONT_SIZE,
     INK,
     SHADES,
