@@ -8,12 +8,12 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import typer
 
@@ -24,7 +24,7 @@ from platform.agreement import (
     unknown_charges,
 )
 from platform.cli.ending import AUDIT_BROKEN
-from platform.cli.output import console, print_json, printable, table
+from platform.cli.output import answer, console, print_json, printable, table
 from platform.disk.files import write_bytes
 from platform.disk.log_files import (
     change_key,
@@ -37,7 +37,7 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError, listed
 from platform.results.reading import resolved
 from privacy import Authentication
-from privacy.transparency import Checkpoint, NoteKey, NoteSigner, Tile, sign_checkpoint, tile_paths
+from privacy.transparency import Checkpoint, NoteKey, NoteSigner, sign_checkpoint, tile_paths
 from storage import (
     AuditHead,
     Database,
@@ -78,12 +78,38 @@ def verify_audit(
     if key is not None and run_id is not None:
         raise ConfigError("--key: valid without --run only, since one log is of all runs")
     found = audited(storage, run_id, expected, key=None if key is None else parse_key(key))
+    faults = faults_in(found)
     if as_json:
         print_json(found)
     else:
-        _print_verified(found)
-    if found["problems"] or any(run["problems"] for run in found["runs"]):
+        out = console()
+        for run in found["runs"]:
+            if not run["problems"]:
+                text = f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
+                out.print(printable(text))
+        log = found["log"]
+        if log is not None and not log["problems"]:
+            signed = "" if log["key"] else ", their signatures unchecked as no key is known"
+            heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
+            out.print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
+            if not faults:
+                out.print(
+                    "all records agree; that no newer ones are missing, only a head that somebody "
+                    "else kept can show: docs/records.md"
+                )
+        for text in faults:
+            typer.echo(f"error: {printable(text)}", err=True)
+    if faults:
         raise typer.Exit(AUDIT_BROKEN)
+
+
+def faults_in(found: Mapping[str, Any]) -> list[str]:
+    """Return the faults in a document of `audit verify`, each once.
+
+    A second phase has the faults of its first run too.
+    """
+    every = [*found["problems"], *(text for run in found["runs"] for text in run["problems"])]
+    return list(dict.fromkeys(every))
 
 
 def audited(
@@ -110,7 +136,16 @@ def audited(
         with closing(open_existing(storage)) as database:
             chosen = None if run_id is None else resolved(database, run_id, storage)
             if chosen is None:
-                found["problems"] += _of_all(database)
+                # The file as a whole, the list of runs, and the folders beside it.
+                try:
+                    database.verify_integrity()
+                except StorageError as error:
+                    found["problems"].append(str(error))
+                with database.unit_of_work(read_only=True) as uow:
+                    known = {run.run_id for run in uow.runs.list()}
+                    found["problems"] += registry_disagreements(uow)
+                found["problems"] += erased_folders(database, known)
+                found["problems"] += unknown_charges(database, known)
                 found["log"], problems = log_checked(database, key)
                 found["problems"] += problems
                 with database.unit_of_work(read_only=True) as uow:
@@ -171,41 +206,6 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
     return {**found, "problems": problems}, problems
 
 
-def _of_all(database: Database) -> list[str]:
-    """Return the faults of the file as a whole, of the list of runs, and of folders beside it."""
-    problems = []
-    try:
-        database.verify_integrity()
-    except StorageError as error:
-        problems.append(str(error))
-    with database.unit_of_work(read_only=True) as uow:
-        known = {run.run_id for run in uow.runs.list()}
-        problems += registry_disagreements(uow)
-    return [*problems, *erased_folders(database, known), *unknown_charges(database, known)]
-
-
-def _print_verified(found: Mapping[str, Any]) -> None:
-    told = list(found["problems"])
-    for run in found["runs"]:
-        told += run["problems"]
-        if not run["problems"]:
-            text = f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
-            console().print(printable(text))
-    log = found["log"]
-    if log is not None and not log["problems"]:
-        signed = "" if log["key"] else ", their signatures unchecked as no key is known"
-        heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
-        console().print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
-        if not told:
-            console().print(
-                "all records agree; that no newer ones are missing, only a head that somebody "
-                "else kept can show: docs/records.md"
-            )
-    # A second phase has the faults of its first run too.
-    for text in dict.fromkeys(told):
-        typer.echo(f"error: {printable(text)}", err=True)
-
-
 def parse_key(text: str) -> NoteKey:
     """Return a log's public key.
 
@@ -257,16 +257,9 @@ _FIELDS: Final = (
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-class Period(NamedTuple):
-    """Two ISO times; None is open."""
-
-    since: str | None
-    until: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """Conditions on the entries that are shown; None is no condition."""
+    """Conditions on the entries that are shown; None is no condition, times are ISO texts."""
 
     run_id: str | None
     actor: str | None
@@ -274,7 +267,8 @@ class AuditFilter:
     round_number: int | None
     channel: str | None
     status: str | None
-    period: Period
+    since: str | None
+    until: str | None
     detail: str | None
 
     @property
@@ -312,8 +306,13 @@ def print_audit(
         writer.writerow(_FIELDS)
         for entry in found:
             detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
-            values = [*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]]
-            writer.writerow([_cell(value) for value in values])
+            row = []
+            for value in (*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]):
+                # A spreadsheet shows the text as it is, and the text controls no terminal.
+                is_formula = isinstance(value, str) and value.startswith(_FORMULA)
+                shown_value = f"'{value}" if is_formula else value
+                row.append(printable(shown_value) if isinstance(value, str) else value)
+            writer.writerow(row)
     else:
         console().print(table(None, NAMES, entry_rows(found)))
 
@@ -347,7 +346,24 @@ def matching(
                 status=wanted.of_charges,
                 limit=limit,
             )
-            found = [_charge(uow, leaf) for leaf in charges]
+            found = []
+            for leaf in charges:
+                # In the form of an event; `uow` checks that the row fits its leaf.
+                _, text = uow.log.data(leaf).split(b"\n", 1)
+                found.append(
+                    {
+                        "sequence": None,
+                        "leaf": leaf.position,
+                        "run": leaf.run_id,
+                        "actor": leaf.pseudonym,
+                        "action": f"{CHARGE}{leaf.status or 'reserved'}",
+                        "round": leaf.round_number,
+                        "channel": leaf.channel,
+                        "time": None,
+                        "detail": json.loads(text),
+                        "hash": leaf.hash.hex(),
+                    }
+                )
         else:
             events = uow.audit.query(
                 run=run_id,
@@ -355,14 +371,23 @@ def matching(
                 action=wanted.action,
                 round=wanted.round_number,
                 channel=wanted.channel,
-                since=_time("--since", wanted.period.since),
-                until=_time("--until", wanted.period.until),
+                since=_time("--since", wanted.since),
+                until=_time("--until", wanted.until),
                 detail_contains=wanted.detail,
                 limit=limit,
             )
             found = [{**asdict(entry), "detail": _detail(entry.detail)} for entry in events]
         if not found:
-            _require_known(uow, wanted)
+            # Names that no entry has are refused; known names need not have a common entry.
+            valid = {
+                "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
+                "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
+                "--channel": (wanted.channel, {*uow.audit.known("channel"), *uow.log.channels()}),
+            }
+            for option, (value, known) in valid.items():
+                if value is not None and value not in known:
+                    names = listed(sorted(known))
+                    raise ConfigError(f"{option}: {value!r} matches nothing; valid: {names}")
     return found
 
 
@@ -381,7 +406,7 @@ def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -> None:
     """Refuse conditions that charges cannot meet."""
-    for option, value in zip(("--since", "--until"), wanted.period, strict=True):
+    for option, value in (("--since", wanted.since), ("--until", wanted.until)):
         if value is not None:
             raise ConfigError(f"{option}: {value!r} matches no charge, as charges have no time")
     for option, name in (("--detail", wanted.detail), ("--action", wanted.action)):
@@ -390,23 +415,6 @@ def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -
     if wanted.actor is not None and not of_client:
         known = listed(uow.log.pseudonyms())
         raise ConfigError(f"--actor: {wanted.actor!r} was never charged; valid: {known}")
-
-
-def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
-    """Return a charge in the form of an event; `uow` checks that its row fits its leaf."""
-    _, text = uow.log.data(leaf).split(b"\n", 1)
-    return {
-        "sequence": None,
-        "leaf": leaf.position,
-        "run": leaf.run_id,
-        "actor": leaf.pseudonym,
-        "action": f"{CHARGE}{leaf.status or 'reserved'}",
-        "round": leaf.round_number,
-        "channel": leaf.channel,
-        "time": None,
-        "detail": json.loads(text),
-        "hash": leaf.hash.hex(),
-    }
 
 
 def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
@@ -421,27 +429,6 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
         raise ConfigError(
             f"--limit: {limit} is not valid; it must be at least 1 and at most {LARGEST_ROUND}"
         )
-
-
-def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
-    """Refuse names that no entry has; known names need not have a common entry."""
-    valid = {
-        "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
-        "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
-        "--channel": (wanted.channel, {*uow.audit.known("channel"), *uow.log.channels()}),
-    }
-    for option, (value, known) in valid.items():
-        if value is not None and value not in known:
-            raise ConfigError(
-                f"{option}: {value!r} matches nothing; valid: {listed(sorted(known))}"
-            )
-
-
-def _cell(value: Any) -> Any:
-    """Return a value that a spreadsheet shows as it is, and that controls no terminal."""
-    if not isinstance(value, str):
-        return value
-    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
 def _detail(text: str) -> Any:
@@ -486,18 +473,12 @@ def print_head(storage: str, *, as_json: bool) -> None:
             tree = uow.log.tree()
             root = tree.root()
     note = sign_checkpoint(Checkpoint(signer.name, tree.size, root), signer)
+    key, size = signer.key.encode(), tree.size
     if as_json:
-        print_json(
-            {
-                "origin": signer.name,
-                "size": tree.size,
-                "root": root.hex(),
-                "key": signer.key.encode(),
-                "checkpoint": note,
-            }
-        )
+        found = {"origin": signer.name, "size": size, "root": root.hex()}
+        print_json(found | {"key": key, "checkpoint": note})
         return
-    _write(f"key {signer.key.encode()}\n\n{note}")
+    _write(f"key {key}\n\n{note}")
 
 
 def print_proof(event: str, storage: str, *, as_json: bool) -> None:
@@ -511,7 +492,19 @@ def print_proof(event: str, storage: str, *, as_json: bool) -> None:
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         with database.unit_of_work(read_only=True) as uow:
-            leaf = _leaf(database, uow, event, storage)
+            run, _, number = event.rpartition(":")
+            if not re.fullmatch(r"[0-9]{1,18}", number):
+                raise ConfigError(
+                    f"EVENT: {event!r} is not valid; it must be RUN:NUMBER of an event, or a "
+                    "leaf's number"
+                )
+            try:
+                if run:
+                    leaf = uow.log.of_event(resolved(database, run, storage), int(number))
+                else:
+                    leaf = uow.log.leaf(int(number))
+            except NotFound as error:
+                raise ConfigError(f"EVENT: {event!r}: {error}") from error
             found = proof_of(uow, leaf, signer)
     if as_json:
         print_json(found)
@@ -551,20 +544,6 @@ def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
     }
 
 
-def _leaf(database: Database, uow: UnitOfWork, event: str, storage: str) -> Leaf:
-    run, _, number = event.rpartition(":")
-    if not re.fullmatch(r"[0-9]{1,18}", number):
-        raise ConfigError(
-            f"EVENT: {event!r} is not valid; it must be RUN:NUMBER of an event, or a leaf's number"
-        )
-    try:
-        if run:
-            return uow.log.of_event(resolved(database, run, storage), int(number))
-        return uow.log.leaf(int(number))
-    except NotFound as error:
-        raise ConfigError(f"EVENT: {event!r}: {error}") from error
-
-
 def change_log_key(storage: str) -> None:
     """Print the new public key of the log, to which the old one has handed over.
 
@@ -598,39 +577,37 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
         head = database.verify_log()
         make_folder(folder)
         names = []
-        for name, data in _tile_files(database, head.size, with_salts=with_salts):
-            write_bytes(folder / name, data)
-            names.append(name)
+        # Leaves never change, so a transaction of its own reads each tile.
+        for tile in tile_paths(head.size):
+            start = tile.position << 8
+            with database.unit_of_work(read_only=True) as uow:
+                hashes = uow.log.tree(head.size).read(tile.level, start, tile.width)
+                files = {tile.path(): b"".join(hashes)}
+                if tile.level == 0:
+                    leaves = uow.log.leaves(start, start + tile.width)
+                    files[tile.path(ENTRIES)] = _entries(uow, leaves)
+            for name, data in files.items():
+                write_bytes(folder / name, data)
+                names.append(name)
+        if with_salts:
+            write_bytes(folder / SALTS, b"".join(_salts(database, head.size)))
+            names.append(SALTS)
     note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
     write_bytes(folder / CHECKPOINT, note.encode())
-    if as_json:
-        print_json({"size": head.size, "root": head.root.hex(), "files": sorted(names)})
-        return
     text = f"{head.size} leaves in {len(names)} files below {folder}; key {signer.key.encode()}"
-    console().print(printable(text))
+    found = {"size": head.size, "root": head.root.hex(), "files": sorted(names)}
+    answer(found, printable(text), as_json=as_json)
 
 
-def _tile_files(database: Database, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents. Leaves never change, so a transaction of its own reads each."""
-    for tile in tile_paths(size):
-        with database.unit_of_work(read_only=True) as uow:
-            hashes = uow.log.tree(size).read(tile.level, tile.position << 8, tile.width)
-            entries = _entries(uow, tile) if tile.level == 0 else None
-        yield tile.path(), b"".join(hashes)
-        if entries is not None:
-            yield tile.path(ENTRIES), entries
-    if with_salts:
-        yield SALTS, b"".join(_salts(database, size))
-
-
-def _entries(uow: UnitOfWork, tile: Tile) -> bytes:
-    start = tile.position << 8
-    leaves = uow.log.leaves(start, start + tile.width)
-    entries = [shown(leaf, uow.log.data(leaf)) for leaf in leaves]
-    for leaf, entry in zip(leaves, entries, strict=True):
+def _entries(uow: UnitOfWork, leaves: Sequence[Leaf]) -> bytes:
+    """Return what leaves show, each after its length."""
+    found = b""
+    for leaf in leaves:
+        entry = shown(leaf, uow.log.data(leaf))
         if len(entry) > _LONGEST:
             raise LogBroken(leaf.position, f"it has {len(entry)} bytes, more than a tile can hold")
-    return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+        found += len(entry).to_bytes(2, "big") + entry
+    return found
 
 
 def _salts(database: Database, size: int) -> Iterator[bytes]:
@@ -655,8 +632,17 @@ def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
         if as_json:
             sys.stdout.write(json.dumps(entry, sort_keys=True) + "\n")
             sys.stdout.flush()
+            continue
+        says = entry["says"]
+        if entry["kind"] == "event":
+            _, sequence, run, actor, action, number, channel, moment, detail = says
+            where = "" if number is None else f" round {number}"
+            what = f"{action}{where}{'' if channel is None else f' {channel}'} {detail}"
+            text = f"{moment[:19]}Z {run} {sequence} {actor} {what}"
         else:
-            out.print(printable(_line(entry)))
+            charge = f"charge.{says.get('status', 'reserved')} round {says['round_number']}"
+            text = f"{'':20} {says['run_id']} {says['pseudonym']} {charge} {says['channel']}"
+        out.print(printable(text))
 
 
 def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
@@ -676,35 +662,19 @@ def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]
         seen: TreeHead | None = None
         while True:
             with database.unit_of_work(read_only=True) as uow:
-                tree = uow.log.tree()
-                new = [] if seen is None else _added(uow, seen)
+                tree, size = uow.log.tree(), uow.log.size()
+                new: list[dict[str, Any]] = []
+                if seen is not None:
+                    if size < seen.size:
+                        raise LogBroken(size, f"it had {seen.size} leaves before")
+                    if uow.log.tree(seen.size).root() != seen.root:
+                        last = max(seen.size - 1, 0)
+                        text = f"its first {seen.size} leaves are not those of before"
+                        raise LogBroken(last, text)
+                    for leaf in uow.log.leaves(seen.size, size):
+                        _, data = uow.log.data(leaf).split(b"\n", 1)
+                        says = json.loads(data)
+                        new.append({"leaf": leaf.position, "kind": leaf.kind, "says": says})
                 seen = TreeHead(tree.size, tree.root())
             yield from new
             pause()
-
-
-def _added(uow: UnitOfWork, seen: TreeHead) -> list[dict[str, Any]]:
-    size = uow.log.size()
-    if size < seen.size:
-        raise LogBroken(size, f"it had {seen.size} leaves before")
-    if uow.log.tree(seen.size).root() != seen.root:
-        raise LogBroken(
-            max(seen.size - 1, 0), f"its first {seen.size} leaves are not those of before"
-        )
-    found = []
-    for leaf in uow.log.leaves(seen.size, size):
-        _, text = uow.log.data(leaf).split(b"\n", 1)
-        found.append({"leaf": leaf.position, "kind": leaf.kind, "says": json.loads(text)})
-    return found
-
-
-def _line(entry: dict[str, Any]) -> str:
-    says = entry["says"]
-    if entry["kind"] == "event":
-        _, sequence, run, actor, action, number, channel, moment, detail = says
-        where = "" if number is None else f" round {number}"
-        what = f"{action}{where}{'' if channel is None else f' {channel}'} {detail}"
-        return f"{moment[:19]}Z {run} {sequence} {actor} {what}"
-    status = says.get("status", "reserved")
-    where = f"round {says['round_number']} {says['channel']}"
-    return f"{'':20} {says['run_id']} {says['pseudonym']} charge.{status} {where}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import stored_tree
-from platform.cli.output import console, print_json, table
+from platform.cli.output import answer, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.parties.identities import (
@@ -23,6 +23,7 @@ from platform.parties.identities import (
     write_enrolment,
 )
 from platform.relay.links import status_of
+from platform.relay.packets import Status
 from platform.results.reading import resolve_run, resolved
 from platform.rounds.leaving import Standing, standings
 from privacy.errors import CalibrationError
@@ -30,6 +31,7 @@ from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint,
 from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.parameters import GraphChoice
 
+CONNECTED: tuple[str, ...] = ("client", "reachable", "asked for", "last answer")
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""
 NOTE = (
@@ -40,12 +42,6 @@ NOTE = (
 
 def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: bool) -> None:
     """Print the clients of a running coordinator: its hub's view, and its records of them.
-
-    Args:
-        socket: The hub's socket.
-        storage: The coordinator's database; None for the hub's view only.
-        run_id: The run in it.
-        as_json: Whether stdout gets JSON.
 
     Raises:
         ConfigError: If no coordinator listens there, or the run has no federation.
@@ -70,19 +66,21 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
                     )
                 known = standings(uow, name, section["clients"])
     standing = {name: one.words for name, one in known.items()}
-    if as_json:
-        clients = [asdict(client) for client in found.clients]
-        print_json([{**client, "standing": standing.get(client["name"])} for client in clients])
-        return
-    rows = [
+    rows: list[tuple[str, ...]] = connected_rows(found)
+    columns = CONNECTED
+    if known:
+        rows = [(*row, standing.get(row[0], "-")) for row in rows]
+        columns = (*columns, "standing")
+    clients = [{**asdict(c), "standing": standing.get(c.name)} for c in found.clients]
+    answer(clients, table(None, columns, rows), NOTE, as_json=as_json)
+
+
+def connected_rows(found: Status) -> list[tuple[str, ...]]:
+    """Return the cells of each client of a hub, one for each column of `CONNECTED`."""
+    return [
         (c.name, "yes" if c.reachable else "no", c.asked or "-", c.last or "-")
-        + ((standing.get(c.name, "-"),) if known else ())
         for c in found.clients
     ]
-    columns = ("client", "reachable", "asked for", "last answer", *(("standing",) if known else ()))
-    out = console()
-    out.print(table(None, columns, rows))
-    out.print(NOTE)
 
 
 def remove_command(
@@ -100,12 +98,11 @@ def remove_command(
 
     found = resolve_run(run_id, storage)
     gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())
-    if as_json:
-        print_json({"run_id": found, **asdict(gone)})
-        return
-    console().print(
+    answer(
+        {"run_id": found, **asdict(gone)},
         f"{client} no longer takes part in run {found}; {gone.generations} generations of the pool "
         "were erased with it, and its charges stay",
+        as_json=as_json,
     )
 
 
@@ -173,26 +170,22 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
         (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
         for name, m in sorted(enrolment.members.items())
     ]
-    if as_json:
-        print_json(
-            {
-                "serial": enrolment.serial,
-                "fingerprint": enrolment.fingerprint,
-                "members": [
-                    {"name": name, "fingerprint": key, "node": node, "retired_keys": retired}
-                    for name, key, node, retired in members
-                ],
-            }
-        )
-        return
-    out = console()
+    fields = ("name", "fingerprint", "node", "retired_keys")
     rows = [
         (name, key, "-" if node is None else node_fingerprint(node), str(retired))
         for name, key, node, retired in members
     ]
-    out.print(table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows))
-    out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
-    out.print("compare the fingerprint with the other parties by telephone or in person")
+    answer(
+        {
+            "serial": enrolment.serial,
+            "fingerprint": enrolment.fingerprint,
+            "members": [dict(zip(fields, member, strict=True)) for member in members],
+        },
+        table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows),
+        f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}",
+        "compare the fingerprint with the other parties by telephone or in person",
+        as_json=as_json,
+    )
 
 
 # Wire sizes of `docs/protocol/secure-aggregation.md`: bytes that a client sends for each neighbour
@@ -216,15 +209,7 @@ def secagg_plan_command(
     ring_bits: int = 32,
     as_json: bool,
 ) -> None:
-    """Print the numbers of every regime, and which graph `auto` takes.
-
-    Args:
-        clients: Size of the cohort.
-        corrupt_rate: Share of the cohort that may collude with the coordinator.
-        dropout_rate: Share of the cohort that may be lost.
-        length: Number of values in a vector.
-        ring_bits: Bits of each value.
-        as_json: Print JSON.
+    """Print the numbers of every regime for a cohort, and which graph `auto` takes.
 
     Raises:
         ConfigError: If a number is out of its range.
@@ -247,42 +232,31 @@ def secagg_plan_command(
         except ValueError as error:
             raise ConfigError(f"secagg-plan: {error}") from error
         sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
-        numbers = {
+        numbers: dict[str, float | None] = {
             "neighbours": found.neighbours,
             "threshold": found.threshold,
             "corrupt": found.corrupt,
             "smallest_sum": found.smallest_sum,
-            "security_bits": _finite(found.security_bits),
-            "correctness_bits": _finite(found.correctness_bits),
-            "bytes_up": sent + packed,
         }
+        for name in ("security_bits", "correctness_bits"):
+            # Infinity, for a rule that always holds, is not JSON.
+            bits = getattr(found, name)
+            numbers[name] = None if math.isinf(bits) else round(bits, 1)
+        numbers["bytes_up"] = sent + packed
         documents.append(base | numbers | {"chosen": found == auto, "refused": None})
-    if as_json:
-        print_json(documents)
-    else:
-        _show_plans(clients, documents)
-
-
-def _finite(bits: float) -> float | None:
-    # Infinity, for a rule that always holds, is not JSON.
-    return None if math.isinf(bits) else round(bits, 1)
-
-
-def _show_plans(clients: int, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
-    rows = []
+    rows, refusals = [], []
     for d in documents:
-        bits, sent = ["-", "-"], "-"
+        cells, shown_bits, up = [d[name] for name in names], ["-", "-"], "-"
         if d["refused"] is None:
             both = (d["security_bits"], d["correctness_bits"])
-            bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
-            sent = f"{d['bytes_up']:,}"
-        numbers = ("-" if d[name] is None else str(d[name]) for name in names)
-        rows.append((*numbers, *bits, sent, "yes" if d["chosen"] else ""))
-    out = console()
-    out.print(table(f"secure aggregation of {clients} clients", columns, rows))
-    for document in documents:
-        if document["refused"] is not None:
-            out.print(f"{document['adversary']}, {document['graph']}: {document['refused']}")
+            shown_bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
+            up = f"{d['bytes_up']:,}"
+        else:
+            refusals.append(f"{d['adversary']}, {d['graph']}: {d['refused']}")
+        known = ["-" if cell is None else str(cell) for cell in cells]
+        rows.append((*known, *shown_bits, up, "yes" if d["chosen"] else ""))
+    title = f"secure aggregation of {clients} clients"
+    answer(documents, table(title, columns, rows), *refusals, as_json=as_json)

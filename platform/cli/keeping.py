@@ -14,7 +14,7 @@ import typer
 
 from platform.agreement import require_agreement, stored_tree
 from platform.agreement.backups import back_up, require_database, restore, stores_beside
-from platform.cli.output import console, epsilon, fraction, print_json, size, table
+from platform.cli.output import Whole, answer, console, epsilon, fraction, print_json, size, table
 from platform.data.cache import cached_rows, clear
 from platform.disk.archives import Manifest
 from platform.disk.files import is_held, write_bytes
@@ -49,8 +49,6 @@ SETTING_UP: Final = timedelta(minutes=10)
 COLUMNS: Final = ("run", "method", "data", "accuracy", "epsilon", "status", "age")
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
-Document = Mapping[str, Any]
-
 KEPT = (
     "kept: ledgers, audit log, rounds, configuration, report and metrics, so that `report`, "
     "`budget` and `audit verify` state what was spent as before; nothing can be resumed, exported "
@@ -59,43 +57,48 @@ KEPT = (
 
 
 def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
-    """List all runs, newest first.
-
-    Args:
-        storage: The database's URL.
-        every: List pruned runs too, and state the numbers of all runs, however long that takes.
-        as_json: Print JSON, which leaves no run out.
+    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones.
 
     Raises:
         RecordsDisagree: If the row of a run has no configuration.
     """
     if not is_there(storage):
-        if as_json:
-            print_json([])
-        else:
-            console().print(f"there is no run in {storage} yet")
+        answer([], f"there is no run in {storage} yet", as_json=as_json)
         return
     now = datetime.now(UTC)
     with open_existing(storage) as database:
         found = run_documents(database, now, most=None if every else NEWEST)
-    if as_json:
-        print_json(found)
-        return
-    out = console()
     shown = [one for one in found if every or not one["pruned"]]
-    if not shown:
-        out.print("there are no unpruned runs")
-    else:
-        out.print(table(None, COLUMNS, [_cells(one, now) for one in shown]))
+    rows = []
     for one in shown:
+        phase = "" if one["phase_two_of"] is None else ", second phase"
         if one["problem"] is not None:
-            out.print(f"warning: {one['problem']}")
-    left_out = len(found) - len(shown)
-    if left_out:
+            status = "records disagree"
+        elif one["pruned"]:
+            status = f"{one['status']}, pruned"
+        elif one["status"] == "finished":
+            status = "finished"
+        else:
+            status = f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
+        rows.append(
+            (
+                one["run"],
+                f"{one['method']}{phase}",
+                str(one["dataset"]),
+                fraction(one["accuracy"]),
+                epsilons_in_short(one["epsilon"]),
+                status,
+                age(now - _created(one["created"])),
+            )
+        )
+    notes = [f"warning: {one['problem']}" for one in shown if one["problem"] is not None]
+    if left_out := len(found) - len(shown):
         runs = "1 pruned run is" if left_out == 1 else f"{left_out} pruned runs are"
-        out.print(f"note: {runs} left out; `--all` lists them too, `budget` what they spent")
+        notes.append(f"note: {runs} left out; `--all` lists them too, `budget` what they spent")
     if not every and len(found) > NEWEST:
-        out.print(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
+        notes.append(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
+    listed = table(None, COLUMNS, rows) if rows else "there are no unpruned runs"
+    answer(found, listed, *notes, as_json=as_json)
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
@@ -155,27 +158,6 @@ def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
     return "running" if held or is_being_set_up else "interrupted"
 
 
-def _cells(one: Document, now: datetime) -> tuple[str, ...]:
-    phase = "" if one["phase_two_of"] is None else ", second phase"
-    if one["problem"] is not None:
-        status = "records disagree"
-    elif one["pruned"]:
-        status = f"{one['status']}, pruned"
-    elif one["status"] == "finished":
-        status = "finished"
-    else:
-        status = f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
-    return (
-        one["run"],
-        f"{one['method']}{phase}",
-        str(one["dataset"]),
-        fraction(one["accuracy"]),
-        epsilons_in_short(one["epsilon"]),
-        status,
-        age(now - _created(one["created"])),
-    )
-
-
 def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
     """Return one number if it is the same for all adversaries, else server/peers/observer."""
     if spent is None:
@@ -198,14 +180,7 @@ def _created(text: str) -> datetime:
 def prune_command(
     names: Sequence[str], storage: str, *, is_sure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Erase the models of some runs, or of all that did not finish.
-
-    Args:
-        names: The runs; empty for all that did not finish and that no process runs.
-        storage: The database's URL.
-        is_sure: Do not ask.
-        dry_run: Say what would be erased, and erase nothing.
-        as_json: Print JSON; the command cannot ask then.
+    """Erase the models of some runs, or of all that did not finish and that no process runs.
 
     Raises:
         ConfigError: If another run rests on one of the runs, or the command cannot ask.
@@ -219,11 +194,32 @@ def prune_command(
     found: list[Leftovers] = []
     if names or is_there(storage):
         with closing(open_existing(storage)) as database:
-            chosen = _chosen(database, names, storage)
+            wanted = {resolved(database, name, storage) for name in names}
+            with database.unit_of_work(read_only=True) as uow:
+                known, gone = uow.runs.list(), pruned_runs(uow)
+                if not names:
+                    now, folder = datetime.now(UTC), database.path.parent
+                    wanted = {
+                        run.run_id
+                        for run in known
+                        if status_of(run, folder / run.run_id, now) not in ("finished", "running")
+                    }
+                chosen = second_phases_first([run for run in known if run.run_id in wanted])
+                # Refuse before anything is erased, not at a run's turn.
+                for number, run_id in enumerate(chosen):
+                    require_nothing_follows(uow, run_id, gone | set(chosen[:number]))
             found = [leftovers(database, run_id) for run_id in chosen]
     found = [one for one in found if not one.is_over]
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    out = console()
     if not as_json:
-        _print_leftovers(found)
+        if not found:
+            out.print("there is nothing to prune")
+        else:
+            out.print(f"of {runs} this would be erased for good:")
+            for one in found:
+                out.print(f"- {one.run_id} ({one.status}): {_leftover_words(one)}")
+            out.print(KEPT)
     erases = bool(found) and not dry_run
     if erases and not is_sure:
         erases = typer.confirm("Erase this for good?")
@@ -232,12 +228,12 @@ def prune_command(
         with closing(open_existing(storage, read_only=False)) as database:
             freed = sum(prune(database, one.run_id) for one in found)
     if as_json:
-        runs = [asdict(one) for one in found]
-        print_json({"runs": runs, "erased": erases, "bytes_freed": freed})
+        documents = [asdict(one) for one in found]
+        print_json({"runs": documents, "erased": erases, "bytes_freed": freed})
     elif erases:
-        console().print(f"pruned {_runs(len(found))}; files are smaller by {size(max(freed, 0))}")
+        out.print(f"pruned {runs}; files are smaller by {size(max(freed, 0))}")
     elif found:
-        console().print("nothing was erased")
+        out.print("nothing was erased")
 
 
 def can_be_asked() -> bool:
@@ -245,45 +241,14 @@ def can_be_asked() -> bool:
     return sys.stdin.isatty()
 
 
-def _chosen(database: Database, names: Sequence[str], storage: str) -> list[str]:
-    """Return the runs in the order in which they are erased; no other run may rest on them."""
-    wanted = {resolved(database, name, storage) for name in names}
-    with database.unit_of_work(read_only=True) as uow:
-        known, gone = uow.runs.list(), pruned_runs(uow)
-        if not names:
-            now, folder = datetime.now(UTC), database.path.parent
-            wanted = {
-                run.run_id
-                for run in known
-                if status_of(run, folder / run.run_id, now) not in ("finished", "running")
-            }
-        chosen = second_phases_first([run for run in known if run.run_id in wanted])
-        # Refuse before anything is erased, not at a run's turn.
-        for number, run_id in enumerate(chosen):
-            require_nothing_follows(uow, run_id, gone | set(chosen[:number]))
-    return chosen
-
-
-def _print_leftovers(found: Sequence[Leftovers]) -> None:
-    out = console()
-    if not found:
-        out.print("there is nothing to prune")
-        return
-    out.print(f"of {_runs(len(found))} this would be erased for good:")
-    for one in found:
-        numbers = " and ".join(map(str, one.states))
-        parts = [
-            (len(one.states), f"what the server had after round {numbers}"),
-            (len(one.generations), f"{len(one.generations)} generations of the pool"),
-            (one.clients, f"the personal parts of {one.clients} clients"),
-        ]
-        texts = [text for count, text in parts if count] or ["nothing but its place in the list"]
-        out.print(f"- {one.run_id} ({one.status}): {', '.join(texts)}")
-    out.print(KEPT)
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
+def _leftover_words(one: Leftovers) -> str:
+    numbers = " and ".join(map(str, one.states))
+    parts = [
+        (len(one.states), f"what the server had after round {numbers}"),
+        (len(one.generations), f"{len(one.generations)} generations of the pool"),
+        (one.clients, f"the personal parts of {one.clients} clients"),
+    ]
+    return ", ".join(text for count, text in parts if count) or "nothing but its place in the list"
 
 
 SHORT = 12
@@ -293,7 +258,7 @@ SHORT = 12
 def list_command(storage: str, *, as_json: bool) -> None:
     """Show the cached rows, by model and kind."""
     found: list[dict[str, Any]] = []
-    for holding in cached_rows(_folder(storage)):
+    for holding in cached_rows(database_file(storage).parent / "cache"):
         about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
         found.append(
             {
@@ -306,11 +271,8 @@ def list_command(storage: str, *, as_json: bool) -> None:
                 "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
             }
         )
-    if as_json:
-        print_json(found)
-        return
     if not found:
-        console().print(f"nothing is cached beside {storage}")
+        answer([], f"nothing is cached beside {storage}", as_json=as_json)
         return
     rows = [
         (
@@ -325,9 +287,8 @@ def list_command(storage: str, *, as_json: bool) -> None:
         for row in found
     ]
     names = ("model", "weights", "kind", "of an image", "images", "size", "last used")
-    out = console()
-    out.print(table(None, names, rows))
-    out.print(f"{_size(sum(row['bytes'] for row in found))} in all")
+    total = f"{_size(sum(row['bytes'] for row in found))} in all"
+    answer(found, table(None, names, rows), total, as_json=as_json)
 
 
 def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
@@ -340,15 +301,9 @@ def clear_command(storage: str, *, model: str | None, everything: bool, as_json:
         raise ConfigError("--model: is missing; valid is a model's name, or --all in its place")
     if model is not None and everything:
         raise ConfigError(f"--all: given beside --model {model!r}; valid is one of the two")
-    images, removed = clear(_folder(storage), model)
-    if as_json:
-        print_json({"images": images, "bytes": removed})
-        return
-    console().print(f"deleted what was made of {images:,} images, {_size(removed)}")
-
-
-def _folder(storage: str) -> Path:
-    return database_file(storage).parent / "cache"
+    images, removed = clear(database_file(storage).parent / "cache", model)
+    text = f"deleted what was made of {images:,} images, {_size(removed)}"
+    answer({"images": images, "bytes": removed}, text, as_json=as_json)
 
 
 def _size(value: int) -> str:
@@ -378,16 +333,15 @@ def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
 
 def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
     """Say what a backup holds, and where its content lies now."""
-    names = sorted(manifest.digests)
-    if as_json:
-        facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
-        print_json({"path": str(place), "kind": manifest.kind, **facts, "members": names})
-        return
-    out = console()
-    out.print(str(place), soft_wrap=True)
-    out.print(f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}")
-    for run, (count, digest) in manifest.facts.get("heads", {}).items():
-        out.print(f"{run}: audit log of {count} entries, head {digest}")
+    facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
+    heads = manifest.facts.get("heads", {}).items()
+    answer(
+        {"path": str(place), "kind": manifest.kind, **facts, "members": sorted(manifest.digests)},
+        Whole(place),
+        f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}",
+        *(f"{run}: audit log of {count} entries, head {digest}" for run, (count, digest) in heads),
+        as_json=as_json,
+    )
 
 
 def upgrade_command(storage: str, *, as_json: bool) -> None:
@@ -405,13 +359,12 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
     for path in stores:
         open_client_stores(path)
     after = [schema_version(storage), *map(stored_version, stores)]
-    found = list(zip(map(str, (database, *stores)), before, after, strict=True))
-    if as_json:
-        print_json([{"path": path, "before": old, "after": new} for path, old, new in found])
-        return
-    for name, old, new in found:
+    found, said = [], []
+    for path, old, new in zip((database, *stores), before, after, strict=True):
+        found.append({"path": str(path), "before": old, "after": new})
         changed = f"schema {old} -> {new}" if old != new else f"schema {new}, nothing to do"
-        console().print(f"{name}: {changed}", soft_wrap=True)
+        said.append(Whole(f"{path}: {changed}"))
+    answer(found, *said, as_json=as_json)
 
 
 def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:
@@ -431,8 +384,8 @@ def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) 
     except OSError as error:
         raise StorageFull(f"{str(file)!r} cannot be written: {error.strerror}") from error
     counts = {run_id: len(run.rows) for run_id, run in found.runs.items()}
-    if as_json:
-        print_json({"path": str(file), "pseudonym": pseudonym, "charges": counts})
-        return
-    for run_id, count in counts.items():
-        console().print(f"{run_id}: {count} charges of {pseudonym}")
+    answer(
+        {"path": str(file), "pseudonym": pseudonym, "charges": counts},
+        *(f"{run_id}: {count} charges of {pseudonym}" for run_id, count in counts.items()),
+        as_json=as_json,
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from methods import ClientView
 from platform.bootstrap import Surroundings, reopen_run
-from platform.cli.output import console, fraction, print_json, table
+from platform.cli.output import Whole, answer, fraction, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
@@ -61,12 +61,8 @@ def load_trained(
 ) -> Iterator[Loaded]:
     """Load a finished run; its database is closed when the block ends.
 
-    Args:
-        run_id: The run.
-        storage: The coordinator's database.
-        surroundings: The user's own methods.
-        client: The client whose personal part is used, None for the shared prompts alone.
-        read_only: Whether the audit log gets no entry.
+    Without a client the model is the shared prompts alone; `read_only` leaves the audit log as it
+    is.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -134,10 +130,8 @@ def export_command(
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
     write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, exported))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
-    if as_json:
-        print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
-        return
-    console().print("\n".join(files), soft_wrap=True)
+    document = {"run_id": found, "files": files, "tensors": sorted(arrays)}
+    answer(document, *map(Whole, files), as_json=as_json)
 
 
 def predict_command(
@@ -177,20 +171,10 @@ def print_classes(
     *,
     as_json: bool,
 ) -> None:
-    """Print the class of each example.
-
-    Args:
-        model: The model.
-        what: The word for an example: `image` or `text`.
-        examples: Examples by their files.
-        as_json: Print JSON.
-    """
+    """Print the class of each example, by its file; `what` is the word: `image` or `text`."""
     rows = [{what: str(path), **model.classify(each)} for path, each in examples.items()]
-    if as_json:
-        print_json(rows)
-        return
     shown = [(row[what], row["class"], fraction(row["probability"])) for row in rows]
-    console().print(table(None, (what, "class", "probability"), shown))
+    answer(rows, table(None, (what, "class", "probability"), shown), as_json=as_json)
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:

@@ -44,6 +44,10 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+class Whole(str):
+    """A line that is never folded, such as a path that people copy."""
+
+
 class _Plain(Console):
     """Shows text as it is, even if it looks like markup, and escapes control characters."""
 
@@ -93,6 +97,16 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     if not plain.is_terminal:
         plain.width = shutil.get_terminal_size().columns
     return plain
+
+
+def answer(document: Any, *said: str | Sheet, as_json: bool) -> None:
+    """Print what a command answers: a document under `--json`, else lines and tables for people."""
+    if as_json:
+        print_json(document)
+        return
+    out = console()
+    for one in said:
+        out.print(one, soft_wrap=isinstance(one, Whole))
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:

@@ -13,7 +13,7 @@ from rich.progress import TaskID, TextColumn
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
-from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable, table
+from platform.cli.output import Sheet, Whole, WithBar, answer, epsilon, fraction, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
@@ -57,23 +57,7 @@ def sweep_command(
     as_published: bool,
     as_json: bool,
 ) -> None:
-    """Run the cells of a grid that have not finished, and write its tables.
-
-    Args:
-        configs: Files or packaged names.
-        methods: Names separated by commas; None for the configurations' own.
-        seeds: Numbers separated by commas; None for the configurations' own.
-        settings: Values of `--set`.
-        method_settings: Values of `--for`.
-        device: The device; None for the configurations' own.
-        folder: The folder of the user's own methods; None without one.
-        storage: The coordinator's database.
-        on: `dask` for one job per cell; None for worker processes here.
-        cluster_settings: Values of `--cluster`.
-        jobs: How many cells run at a time; None for the default.
-        output: The folder of results; None for the default.
-        as_published: Whether cells take the settings of a published run.
-        as_json: Whether stdout gets JSON.
+    """Run the cells of a grid that have not finished, and write its tables; `sotto sweep --help`.
 
     Raises:
         ConfigError: If a cell or an option is not valid, or another sweep works in the folder;
@@ -123,19 +107,14 @@ def sweep_command(
                         place=results / CELLS,
                     )
             tables = publish(grid, outcomes, results)
-    if as_json:
-        print_json(document(grid, outcomes, results))
-    elif tables:
-        out = console()
-        for one in tables:
-            out.print()
-            out.print(table(one.caption, *plain_rows(one)))
-            for line in one.training:
-                out.print(f"note: local training: {line}")
-            for warning in one.warnings:
-                out.print(f"note: {warning}")
-        out.print()
-        out.print(f"written to {results}", soft_wrap=True)
+    said: list[str | Sheet] = []
+    for one in tables:
+        said += ["", table(one.caption, *plain_rows(one))]
+        said += (f"note: local training: {line}" for line in one.training)
+        said += (f"note: {warning}" for warning in one.warnings)
+    if tables:
+        said += ["", Whole(f"written to {results}")]
+    answer(document(grid, outcomes, results), *said, as_json=as_json)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"

@@ -96,7 +96,17 @@ def wrapped(text: str, inches: float, size: float = FONT_SIZE) -> str:
         inches: The width; at least that of a few characters.
         size: Size of the font, in points.
     """
-    return "\n".join(_wrapped(line, inches, size) for line in drawable(text).split("\n"))
+    found: list[str] = []
+    for line in drawable(text).split("\n"):
+        width = width_of(line, size) if line else 0.0
+        parts, count = [line], max(1, int(len(line) * inches / max(width, inches)))
+        while width > inches:
+            parts = textwrap.wrap(line, count, break_on_hyphens=False) or [line]
+            if count == 1 or max(width_of(part, size) for part in parts) <= inches:
+                break
+            count = max(1, int(count * 0.9))
+        found += parts
+    return "\n".join(found)
 
 
 def width_of(line: str, size: float = FONT_SIZE) -> float:
@@ -107,18 +117,6 @@ def width_of(line: str, size: float = FONT_SIZE) -> float:
     font = FontProperties(family="DejaVu Sans", size=size)
     width, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
     return float(width) / _POINTS
-
-
-def _wrapped(line: str, inches: float, size: float) -> str:
-    width = width_of(line, size) if line else 0.0
-    if width <= inches:
-        return line
-    count = max(1, int(len(line) * inches / width))
-    while True:
-        parts = textwrap.wrap(line, count, break_on_hyphens=False) or [line]
-        if count == 1 or max(width_of(part, size) for part in parts) <= inches:
-            return "\n".join(parts)
-        count = max(1, int(count * 0.9))
 
 
 @functools.cache
@@ -178,7 +176,7 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
     return drawn.getvalue()
 
 
-def require_drawable(path: Path, option: str = "--plot") -> None:
+def require_drawable(path: Path) -> None:
     """Check the path of a picture before the work begins.
 
     Raises:
@@ -186,18 +184,18 @@ def require_drawable(path: Path, option: str = "--plot") -> None:
             written to, or the path is a folder.
     """
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"{option}: {path.name!r} is not valid; it must end in .svg or .png")
+        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
     # Path's own checks raise if this user may not read the folder.
     if not os.path.isdir(path.parent):
-        raise ConfigError(f"{option}: there is no folder {path.parent}; valid is one that exists")
+        raise ConfigError(f"--plot: there is no folder {path.parent}; valid is one that exists")
     if os.path.isdir(path):
-        raise ConfigError(f"{option}: {str(path)!r} is a folder; valid is a file's path")
+        raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
     place = path if os.path.exists(path) else path.parent
     if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _not_written(path, option, "Permission denied")
+        raise _not_written(path, "Permission denied")
 
 
-def write_picture(picture: Picture, path: Path, option: str = "--plot") -> None:
+def write_picture(picture: Picture, path: Path) -> None:
     """Draw a picture into a file.
 
     Raises:
@@ -207,12 +205,12 @@ def write_picture(picture: Picture, path: Path, option: str = "--plot") -> None:
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise _not_written(path, option, str(error.strerror)) from error
+        raise _not_written(path, str(error.strerror)) from error
 
 
-def _not_written(path: Path, option: str, reason: str) -> ConfigError:
+def _not_written(path: Path, reason: str) -> ConfigError:
     return ConfigError(
-        f"{option}: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
+        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
         "can be written to"
     )
 
@@ -254,20 +252,19 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
     return figure
 
 
-def add_legend(figure: Figure, handles: Mapping[str, Any], *, most_columns: int = 6) -> None:
+def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
     """Write a legend below all axes, in as many columns as fit.
 
     Args:
         figure: The figure in its final width.
         handles: The drawn series, by label.
-        most_columns: The largest number of columns.
     """
     if not handles:
         return
     width = float(figure.get_size_inches()[0]) - 0.3
     labels = [wrapped(label, width - _KEY) for label in handles]
     widest = _KEY + max(width_of(line) for label in labels for line in label.split("\n"))
-    columns = max(1, min(len(labels), most_columns, int(width / widest)))
+    columns = max(1, min(len(labels), 6, int(width / widest)))
     figure.legend(
         list(handles.values()),
         labels,

@@ -123,49 +123,44 @@ class LinePicture:
         for axes, panel in itertools.zip_longest(places.flat, self.panels):
             if panel is None:
                 axes.set_axis_off()
-            else:
-                handles |= _draw_panel(axes, panel, names)
+                continue
+            points = [point for line in panel.lines for point in line.points]
+            heights = [value for one in points for value in (one.y, one.low, one.high)]
+            across = _Reach.of(panel.across, [one.x for one in points])
+            up = _Reach.of(panel.up, heights)
+            for line in panel.lines:
+                index = names.index(line.label)
+                handles[line.label] = _draw_line(axes, line, index, (across, up))
+            across.label(axes, axes.xaxis)
+            up.label(axes, axes.yaxis)
+            axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
+            axes.set_xlabel(wrapped(panel.across.label, _LEAST[0]))
+            axes.set_ylabel(wrapped(panel.up.label, _LEAST[1]))
+            axes.grid(alpha=0.3)
         add_legend(figure, {name: handles[name] for name in names})
         return fitted(figure, {axes: _LEAST for axes in places.flat if axes.axison})
 
 
-def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
-    points = [point for line in panel.lines for point in line.points]
-    across = _Reach.of(panel.across, [point.x for point in points])
-    up = _Reach.of(panel.up, [v for point in points for v in (point.y, point.low, point.high)])
-    handles = {
-        line.label: _draw_line(axes, line, names.index(line.label), (across, up))
-        for line in panel.lines
-    }
-    across.label(axes, axes.xaxis)
-    up.label(axes, axes.yaxis)
-    axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
-    axes.set_xlabel(wrapped(panel.across.label, _LEAST[0]))
-    axes.set_ylabel(wrapped(panel.up.label, _LEAST[1]))
-    axes.grid(alpha=0.3)
-    return handles
-
-
 def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach]) -> Any:
     style, (across, up) = look(index), reaches
-    common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0}
-    finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
-    others = [p for p in line.points if p not in finite]
     # Hollow marks leave the lines below visible.
     hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
+    common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0, **hollow}
+    finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
+    others = [p for p in line.points if p not in finite]
     every = max(1, len(finite) // 12)
     (handle,) = axes.plot(
         *([p.x for p in finite], [p.y for p in finite], style.dashes),
-        **(common | hollow),
+        **common,
         markevery=every,
         linewidth=1.5,
     )
     for p in others:
         # An infinite value is not joined to the finite ones.
-        spots = ([across.place(p.x)], [up.place(p.y)], "none")
-        axes.plot(*spots[:2], linestyle=spots[2], **(common | hollow))
+        x = [across.place(p.x)]
+        axes.plot(x, [up.place(p.y)], linestyle="none", **common)
         if math.isfinite(p.y) and p.high > p.low:
-            axes.vlines(spots[0], p.low, p.high, color=style.colour, linewidth=1.0)
+            axes.vlines(x, p.low, p.high, color=style.colour, linewidth=1.0)
     if any(p.high > p.low for p in finite):
         low, high = [p.low for p in finite], [p.high for p in finite]
         axes.fill_between(
@@ -275,8 +270,8 @@ class _Reach:
 
 
 _NAMES: Final = 2.6
-_AXES: Final = 3.4
 """Inches for the names of rows."""
+_AXES: Final = 3.4
 _BAR: Final = 0.17
 _BETWEEN: Final = 0.1
 
@@ -326,13 +321,38 @@ class BarPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        names, lines = _row_names(self.rows)
         row = max(_BAR * len(self.series) + _BETWEEN, 0.16 * lines + 0.04)
         tall = max(row * len(names) + 0.2, 1.0)
         figure = new_figure(6.4, tall + 1.3)
         axes = figure.subplots()
-        handles = _draw_bars(axes, self, names)
+        handles: dict[str, Any] = {}
+        width, longest = 0.84 / len(self.series), 0.0
+        for index, series in enumerate(self.series):
+            style, start = look(index), width * (index + 0.5) - 0.42
+            known = {row: bar.value for row, bar in enumerate(series.bars) if bar.value is not None}
+            handles[series.label] = axes.barh(
+                *([row + start for row in known], list(known.values()), width),
+                color=style.colour,
+                hatch=style.hatch,
+                edgecolor="white",
+                linewidth=0.6,
+            )
+            for row, bar in enumerate(series.bars):
+                # Each bar has its number behind it.
+                value, spread = bar.value or 0.0, bar.deviation or 0.0
+                text = drawable(self.absent) if bar.value is None else f"{value:.1f}"
+                if bar.deviation is not None:
+                    text += f" ± {spread:.1f}"
+                    ends = max(value - spread, 0.0), value + spread
+                    axes.hlines(row + start, *ends, color=INK, linewidth=1.2)
+                _beside(axes, text, (value + spread, row + start), 3.0)
+                longest = max(longest, value + spread)
+        axes.set_xlim(0.0, 1.05 * longest or 1.0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.3)
         figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(self.across, _AXES))
         axes.set_ylabel(wrapped(self.up, tall))
@@ -341,41 +361,10 @@ class BarPicture:
         return fitted(figure, {axes: (_AXES, tall)})
 
 
-def _draw_bars(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[str, Any]:
-    count, handles = len(picture.series), dict[str, Any]()
-    width = 0.84 / count
-    longest = 0.0
-    for index, series in enumerate(picture.series):
-        style = look(index)
-        known = [(row, bar) for row, bar in enumerate(series.bars) if bar.value is not None]
-        places = [row - 0.42 + width * (index + 0.5) for row in range(len(names))]
-        drawn = axes.barh(
-            *([places[row] for row, _ in known], [bar.value or 0.0 for _, bar in known], width),
-            color=style.colour,
-            hatch=style.hatch,
-            edgecolor="white",
-            linewidth=0.6,
-        )
-        handles[series.label] = drawn
-        for row, bar in enumerate(series.bars):
-            longest = max(longest, _number(axes, bar, places[row], picture.absent))
-    axes.set_xlim(0.0, 1.05 * longest or 1.0)
-    axes.set_yticks(range(len(names)), list(names))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", alpha=0.3)
-    return handles
-
-
-def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
-    """Write a bar's number behind it, and return the end of the bar with its deviation."""
-    value, width = bar.value or 0.0, bar.deviation or 0.0
-    text = drawable(absent) if bar.value is None else f"{value:.1f}"
-    if bar.deviation is not None:
-        text += f" ± {width:.1f}"
-        axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)
-    _beside(axes, text, (value + width, place), 3.0)
-    return value + width
+def _row_names(rows: Sequence[str]) -> tuple[list[str], int]:
+    """Return names in the room that rows have, and the most lines of one."""
+    names = [wrapped(row, _NAMES) for row in rows]
+    return names, max(name.count("\n") + 1 for name in names)
 
 
 def _beside(axes: Axes, text: str, spot: tuple[float, float], gap: float, **more: Any) -> None:
@@ -420,38 +409,33 @@ class CellPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        import numpy as np
+
+        names, lines = _row_names(self.rows)
         least = (max(_CELL[0] * len(self.columns), 2.0), max(_CELL[1], 0.16 * lines) * len(names))
         width = max(least[0] + 3.2, 4.4)
         figure = new_figure(width, least[1] + 1.1)
         axes = figure.subplots()
-        _draw_cells(axes, self)
+        values = [[np.nan if c.value is None else c.value for c in row] for row in self.cells]
+        shown = np.ma.masked_invalid(np.array(values, float))
+        top = float(shown.max()) or 1.0
+        axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for row, cells in enumerate(self.cells):
+            for column, cell in enumerate(cells):
+                if cell.value is None:
+                    continue
+                text = f"{cell.value:.1f}"
+                text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
+                ink = "white" if cell.value > _DARK * top else INK
+                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
         axes.set_xticks(range(len(self.columns)), [wrapped(n, 0.6) for n in self.columns])
         axes.set_yticks(range(len(names)), names)
         axes.tick_params(length=0)
         axes.set_xlabel(wrapped(self.across, least[0]))
         figure.suptitle(wrapped(self.title, width - 0.4, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         return fitted(figure, {axes: least})
-
-
-def _draw_cells(axes: Axes, picture: CellPicture) -> None:
-    import numpy as np
-
-    values = [[np.nan if c.value is None else c.value for c in row] for row in picture.cells]
-    shown = np.ma.masked_invalid(np.array(values, float))
-    top = float(shown.max()) or 1.0
-    axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    for row, cells in enumerate(picture.cells):
-        for column, cell in enumerate(cells):
-            if cell.value is None:
-                continue
-            text = f"{cell.value:.1f}"
-            text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
-            ink = "white" if cell.value > _DARK * top else INK
-            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
 
 
 _ROW: Final = 0.36
@@ -479,8 +463,7 @@ class DotPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        names, lines = _row_names(self.rows)
         tall = max(_ROW, 0.16 * lines + 0.06) * len(names)
         figure = new_figure(7.0, tall + 1.2)
         axes = figure.subplots()

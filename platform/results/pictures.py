@@ -444,30 +444,29 @@ def _over_axes(runs: Runs) -> list[Picture | None]:
             is_numeric = False
         if key == HELD_OUT or len(values) < 2 or not is_numeric:
             continue
-
-        def points(runs: Runs, key: str = key) -> list[Point]:
-            by_value: dict[float, list[RunNumbers]] = {}
-            for run in runs:
-                by_value.setdefault(float(dict(run.axes)[key]), []).append(run)
-            spreads = (
-                (value, spread_of(of, lambda run: run.headline()))
-                for value, of in sorted(by_value.items())
-            )
-            return [_share(value, spread) for value, spread in spreads if spread is not None]
-
-        def over(
-            of: Runs,
-            name: str,
-            measured: str,
-            key: str = key,
-            points: Callable[[Runs], list[Point]] = points,
-        ) -> Picture | None:
-            scales = (Scale(key, "values"), Scale(f"{measured}\n({LAST})", "percent"))
-            panels = _panels(_groups(of, (key,)), scales, points)
-            return _picture(name, f"Accuracy over {key}", panels)
-
-        found += _by_protocol(runs, names[key], over)
+        found += _by_protocol(runs, names[key], _along(key))
     return found
+
+
+def _along(key: str) -> Callable[[Runs, str, str], Picture | None]:
+    """Return the maker of the picture of one axis."""
+
+    def points(runs: Runs) -> list[Point]:
+        by_value: dict[float, list[RunNumbers]] = {}
+        for run in runs:
+            by_value.setdefault(float(dict(run.axes)[key]), []).append(run)
+        spreads = (
+            (value, spread_of(of, lambda run: run.headline()))
+            for value, of in sorted(by_value.items())
+        )
+        return [_share(value, spread) for value, spread in spreads if spread is not None]
+
+    def over(runs: Runs, name: str, measured: str) -> Picture | None:
+        scales = (Scale(key, "values"), Scale(f"{measured}\n({LAST})", "percent"))
+        panels = _panels(_groups(runs, (key,)), scales, points)
+        return _picture(name, f"Accuracy over {key}", panels)
+
+    return over
 
 
 def line_names(labels: Sequence[Label]) -> dict[Label, str]:

@@ -15,6 +15,7 @@ from platform.results.report.blocks import (
     Basis,
     Block,
     Figure,
+    Piece,
     Section,
     count_figure,
     epsilon_figure,
@@ -126,23 +127,6 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
             ),
         ]
     if seen:
-        rows = []
-        for one in seen:
-            basis = Basis(
-                what=f"an audit of one release on channel {one.channel}, as its file states it",
-                check="sotto audit-privacy CONFIG --json",
-            )
-            bound = one.epsilon_lower_bound_95
-            rows.append(
-                (
-                    one.channel,
-                    count_figure(one.canaries, basis),
-                    Figure(lower_text(bound), bound, basis),
-                    epsilon_figure(one.claimed_epsilon, basis),
-                    share_figure(one.power, basis),
-                    "not refuted" if one.passed else "REFUTED",
-                )
-            )
         blocks += [
             paragraph(
                 "An audit sent canaries through the code that protects clients, and guessed from "
@@ -155,7 +139,7 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
             table(
                 "What the audit saw of one release",
                 ("Channel", "Canaries", "Lower bound", "Claimed", "Power", "Verdict"),
-                rows,
+                map(_seen_cells, seen),
             ),
             paragraph(
                 "The run's log does not hold the audit. That the audit used this run's "
@@ -175,6 +159,22 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
             )
         )
     return Section("empirical", "Empirical lower bound", tuple(blocks))
+
+
+def _seen_cells(one: SeenChannel) -> tuple[Piece, ...]:
+    basis = Basis(
+        what=f"an audit of one release on channel {one.channel}, as its file states it",
+        check="sotto audit-privacy CONFIG --json",
+    )
+    bound = one.epsilon_lower_bound_95
+    return (
+        one.channel,
+        count_figure(one.canaries, basis),
+        Figure(lower_text(bound), bound, basis),
+        epsilon_figure(one.claimed_epsilon, basis),
+        share_figure(one.power, basis),
+        "not refuted" if one.passed else "REFUTED",
+    )
 
 
 def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
