@@ -69,7 +69,6 @@ def verify_audit(
     and the log over all runs against its kept heads.
 
     Raises:
-        ConfigError: If an option is not valid, or does not go with another.
         Exit: With code 3, if records do not hold.
     """
     expected = None if head is None else parse_head(head)
@@ -146,8 +145,8 @@ def audited(
                     found["problems"] += registry_disagreements(uow)
                 found["problems"] += erased_folders(database, known)
                 found["problems"] += unknown_charges(database, known)
-                found["log"], problems = log_checked(database, key)
-                found["problems"] += problems
+                found["log"] = log_checked(database, key)
+                found["problems"] += found["log"]["problems"]
                 with database.unit_of_work(read_only=True) as uow:
                     names = [run.run_id for run in uow.runs.list()]
             else:
@@ -170,13 +169,8 @@ def audited(
     return found
 
 
-def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Return size and root of the log, and the faults of the log and its kept heads.
-
-    Args:
-        database: The coordinator's.
-        key: The key that must have signed the heads; None for the key beside the database.
-    """
+def log_checked(database: Database, key: NoteKey | None) -> dict[str, Any]:
+    """Return size and root of the log, and the faults of the log and its kept heads."""
     found: dict[str, Any] = {"size": None, "root": None, "heads": 0, "key": None}
     problems: list[str] = []
     heads: tuple[TreeHead, ...] = ()
@@ -203,7 +197,7 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
         raise
     except StorageError as error:
         problems.append(str(error))
-    return {**found, "problems": problems}, problems
+    return {**found, "problems": problems}
 
 
 def parse_key(text: str) -> NoteKey:
@@ -282,18 +276,7 @@ class AuditFilter:
 def print_audit(
     wanted: AuditFilter, storage: str, *, shown_as: str, limit: int | None = None
 ) -> None:
-    """Print the entries that meet every condition, oldest first.
-
-    Args:
-        wanted: The conditions.
-        storage: The coordinator's database.
-        shown_as: One of `FORMATS`.
-        limit: Print at most this many entries, None for all.
-
-    Raises:
-        ConfigError: If no entry could meet a condition.
-        UnknownRun: If there is no such run, or no database.
-    """
+    """Print the entries that meet every condition, oldest first, in a form of `FORMATS`."""
     if shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
     _require_shape(wanted, limit)
@@ -320,13 +303,7 @@ def print_audit(
 def matching(
     database: Database, wanted: AuditFilter, storage: str, limit: int | None
 ) -> list[dict[str, Any]]:
-    """Return the entries that meet every condition, oldest first.
-
-    Args:
-        database: The coordinator's.
-        wanted: The conditions.
-        storage: The database's URL, for messages.
-        limit: Return at most this many entries, None for all.
+    """Return the entries that meet every condition, oldest first; the URL is for messages.
 
     Raises:
         ConfigError: If no entry could meet a condition.
@@ -462,11 +439,7 @@ CHECKPOINT: Final = "checkpoint"
 
 
 def print_head(storage: str, *, as_json: bool) -> None:
-    """Print the log's head as a signed checkpoint.
-
-    Raises:
-        UnknownRun: If there is no database.
-    """
+    """Print the log's head as a signed checkpoint."""
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         with database.unit_of_work(read_only=True) as uow:
@@ -485,8 +458,6 @@ def print_proof(event: str, storage: str, *, as_json: bool) -> None:
     """Print the proof that an event or a charge is in the log.
 
     Raises:
-        ConfigError: If the text names no event and no leaf.
-        UnknownRun: If there is no such run, or no database.
         LogBroken: If the log does not hold there; nothing is printed.
     """
     with closing(open_existing(storage)) as database:
@@ -545,12 +516,7 @@ def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
 
 
 def change_log_key(storage: str) -> None:
-    """Print the new public key of the log, to which the old one has handed over.
-
-    Raises:
-        ConfigError: If there is no key yet.
-        UnknownRun: If there is no database.
-    """
+    """Print the new public key of the log, to which the old one has handed over."""
     with closing(open_existing(storage)) as database:
         key = change_key(database.path)
     _write(f"key {key.encode()}\n")
@@ -565,10 +531,7 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
     """Write checkpoint, tiles of hashes and tiles of entries; the checkpoint last.
 
     Raises:
-        ConfigError: If the folder exists.
-        UnknownRun: If there is no database.
         LogBroken: If the log does not hold; there may be tiles then, but no checkpoint.
-        Unwritable: If a file cannot be written.
     """
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"DIR: {str(folder)!r} exists already; valid is a new folder")
@@ -621,12 +584,7 @@ def _salts(database: Database, size: int) -> Iterator[bytes]:
 
 
 def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
-    """Print each new leaf of the log until a signal ends the command.
-
-    Raises:
-        UnknownRun: If there is no database.
-        LogBroken: If the log does not begin with its earlier leaves any more.
-    """
+    """Print each new leaf of the log until a signal ends the command."""
     out = console()
     for entry in followed(storage, lambda: time.sleep(seconds)):
         if as_json:

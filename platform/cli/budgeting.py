@@ -56,12 +56,6 @@ def budget_command(
     """Print the budget of a run; without one, of the newest runs and those that go on, or `every`.
 
     With a client, state this client alone, and all runs that charged it.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        ConfigError: If there is no such client.
-        RunStopped: If records do not agree; the command prints nothing that rests on them.
-        AuditChainBroken: If an audit log was changed; the same holds.
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:

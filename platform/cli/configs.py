@@ -33,11 +33,7 @@ def configs_command(
     as_published: bool,
     as_json: bool,
 ) -> None:
-    """List configurations or keys, or show one configuration with all that it extends.
-
-    Raises:
-        ConfigError: If options do not go together, or the configuration is not valid.
-    """
+    """List configurations or keys, or show one configuration with all that it extends."""
     if config is not None and not keys:
         sources = Sources(registry=Registry(folder=folder), as_published=as_published)
         found = load_config(config, overrides, sources)
@@ -64,11 +60,7 @@ def configs_command(
 
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
-    """List all methods with their options; the user's own methods come from a folder.
-
-    Raises:
-        BrokenMethod: If a method of the folder cannot be used.
-    """
+    """List all methods with their options; the user's own methods come from a folder."""
     registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
@@ -90,7 +82,6 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
         as_json: Print JSON.
 
     Raises:
-        ConfigError: If the name cannot be a new method's, or a file exists.
         Unwritable: If a file cannot be written; none is left then.
     """
     folder = Path() if into is None else into

@@ -83,8 +83,6 @@ def datasets_command(
     """List the data sets, show what clients hold, or check a folder; `sotto datasets --help`.
 
     Raises:
-        ConfigError: If options do not go together, a name is unknown, or a configuration cannot be
-            dealt out.
         typer.Exit: With code 1, if a checked folder has faults.
     """
     if show is not None and check is not None:
@@ -356,10 +354,6 @@ def plot_command(
     Raises:
         ConfigError: If an option is not valid, a kind has no data, or a file exists; nothing is
             written then.
-        UnknownRun: If there is no such run or sweep.
-        RunStopped: If records do not agree; nothing is written then.
-        AuditChainBroken: If an audit log was changed; nothing is written then.
-        Unwritable: If a file cannot be written.
     """
     of_sweep = is_sweep(Path(name))
     valid = OF_SWEEP if of_sweep else OF_RUN

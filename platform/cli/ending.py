@@ -116,10 +116,8 @@ def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType 
 def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]:
     """While it is entered, a first signal raises and a second one ends the process at once.
 
-    A signal that is ignored, as SIGHUP under `nohup`, stays ignored.
-
-    Args:
-        ended: Gives the words about a signal; None for the word `interrupted`.
+    A signal that is ignored, as SIGHUP under `nohup`, stays ignored. `ended` gives the words about
+    a signal; without it the word is `interrupted`.
 
     Raises:
         Ended: If a signal came.
@@ -174,11 +172,9 @@ class Failure:
 
 
 def end_with(command: Any, name: str | None = None) -> None:
-    """Run a command line, and exit with its code; only an error needs heavy imports.
+    """Run a command line as typer builds it, and exit with its code.
 
-    Args:
-        command: The application as typer builds it.
-        name: The name in usage messages; None for its own.
+    Only an error needs heavy imports. Usage messages take `name`, or the command's own.
     """
     arguments = sys.argv[1:]
     as_json = asks_for_json(arguments)

@@ -41,12 +41,7 @@ NOTE = (
 
 
 def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: bool) -> None:
-    """Print the clients of a running coordinator: its hub's view, and its records of them.
-
-    Raises:
-        ConfigError: If no coordinator listens there, or the run has no federation.
-        UnknownRun: If there is no such run.
-    """
+    """Print the clients of a running coordinator: its hub's view, and its records of them."""
     try:
         found = status_of(socket, PATIENCE)
     except OSError as error:
@@ -86,13 +81,7 @@ def connected_rows(found: Status) -> list[tuple[str, ...]]:
 def remove_command(
     run_id: str, client: str, statement: Path | None, storage: str, *, as_json: bool
 ) -> None:
-    """Take a client off a run, and say how much was erased.
-
-    Raises:
-        ConfigError: If the client does not take part any more, or the statement is not its own.
-        UnknownRun: If there is no such run.
-        RunStopped: If another process runs it, or its records do not agree.
-    """
+    """Take a client off a run, and say how much was erased."""
     from platform.bootstrap import Surroundings
     from platform.bootstrap.federating import remove_client
 
@@ -107,20 +96,12 @@ def remove_command(
 
 
 def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
-    """Make keys and an enrolment for the clients of a simulation, all in one folder.
-
-    Raises:
-        ConfigError: If the folder holds an enrolment already.
-    """
+    """Make keys and an enrolment for the clients of a simulation, all in one folder."""
     _show_enrolment(create_enrolment(folder, client_names(clients)), as_json=as_json)
 
 
 def show_command(path: Path, *, as_json: bool) -> None:
-    """Show who is enrolled.
-
-    Raises:
-        ConfigError: If the file is not an enrolment.
-    """
+    """Show who is enrolled."""
     _show_enrolment(read_enrolment(path), as_json=as_json)
 
 
@@ -157,11 +138,7 @@ def parse_node(text: str) -> str:
 
 
 def show_node_command(path: Path, name: str) -> None:
-    """Print a client's node key, as OpenSSH writes it.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, or binds no such key to this name.
-    """
+    """Print a client's node key, as OpenSSH writes it."""
     sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
 
 
@@ -209,11 +186,7 @@ def secagg_plan_command(
     ring_bits: int = 32,
     as_json: bool,
 ) -> None:
-    """Print the numbers of every regime for a cohort, and which graph `auto` takes.
-
-    Raises:
-        ConfigError: If a number is out of its range.
-    """
+    """Print the numbers of every regime for a cohort, and which graph `auto` takes."""
     planned = partial(plan, clients, corrupt_rate=corrupt_rate, dropout_rate=dropout_rate)
     documents: list[dict[str, Any]] = []
     for active, graph in _REGIMES:

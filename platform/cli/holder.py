@@ -58,12 +58,7 @@ def check_command(config: Path, *, as_json: bool) -> None:
 
 
 def budget_command(config: Path, *, as_json: bool) -> None:
-    """Show how much a data holder has spent and how much is left, by its own store.
-
-    Raises:
-        ConfigError: If the settings are not valid.
-        StorageError: If the store cannot be read.
-    """
+    """Show how much a data holder has spent and how much is left, by its own store."""
     settings = load_holder(config)
     limits = settings.limits
     account = read_store(settings, lambda store: own_account(store, limits))
@@ -118,11 +113,7 @@ def create_key_command(path: Path, *, as_json: bool) -> None:
 
 
 def show_key_command(path: Path, *, as_json: bool) -> None:
-    """Show the public half of a private key.
-
-    Raises:
-        ConfigError: If the file holds no key.
-    """
+    """Show the public half of a private key."""
     _show_key(read_key(path, key="KEY"), as_json=as_json)
 
 
@@ -137,12 +128,7 @@ def _show_key(identity: Identity, *, as_json: bool) -> None:
 
 
 def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
-    """Back up a data holder's store, and say what is in the backup.
-
-    Raises:
-        ConfigError: If the settings are not valid, there is no store, or the backup's file exists.
-        StorageError: If the store is damaged, or the backup cannot be written.
-    """
+    """Back up a data holder's store, and say what is in the backup."""
     manifest = back_up_store(load_holder(config), file, datetime.now(UTC))
     show_manifest(file, manifest, as_json=as_json)
 
@@ -151,8 +137,6 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
     """Bring a data holder's store back, and print the next steps.
 
     Raises:
-        ConfigError: If the settings are not valid, the backup is not whole, or the storage folder
-            is not empty.
         StorageError: If the store cannot be used or written; the folder stays empty then.
     """
     settings = load_holder(config)
@@ -166,12 +150,7 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
 
 
 def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> None:
-    """Take over charges of coordinators, and say how many were new.
-
-    Raises:
-        ConfigError: If the settings or the files are not valid, or do not fit the store.
-        StorageError: If the store cannot be used.
-    """
+    """Take over charges of coordinators, and say how many were new."""
     store = own_store(load_holder(config))
     charges = []
     for file in files:
@@ -193,9 +172,7 @@ def leave_command(
     """Leave some runs (None for all) for good, and say what stays here of each.
 
     Raises:
-        ConfigError: If no run is named, or the settings or files are not valid.
         UnknownRun: If a run was never accepted here.
-        StorageError: If the store cannot be written to.
     """
     if run_ids is not None and not run_ids:
         raise ConfigError("RUN: no run is named; valid: names of runs, or --all")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -57,11 +57,7 @@ KEPT = (
 
 
 def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
-    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones.
-
-    Raises:
-        RecordsDisagree: If the row of a run has no configuration.
-    """
+    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones."""
     if not is_there(storage):
         answer([], f"there is no run in {storage} yet", as_json=as_json)
         return
@@ -72,6 +68,8 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
     rows = []
     for one in shown:
         phase = "" if one["phase_two_of"] is None else ", second phase"
+        # One number if it is the same for all adversaries, else server/peers/observer.
+        spent = [epsilon((one["epsilon"] or {}).get(name)) for name in ADVERSARIES]
         if one["problem"] is not None:
             status = "records disagree"
         elif one["pruned"]:
@@ -86,7 +84,7 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
                 f"{one['method']}{phase}",
                 str(one["dataset"]),
                 fraction(one["accuracy"]),
-                epsilons_in_short(one["epsilon"]),
+                spent[0] if len(set(spent)) == 1 else "/".join(spent),
                 status,
                 age(now - _created(one["created"])),
             )
@@ -102,12 +100,7 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
-    """Return a document of each run, newest first.
-
-    Args:
-        database: The database; the runs' folders lie beside it.
-        now: The time, with a time zone.
-        most: State accuracy and epsilon of this many of the newest runs; None for all.
+    """Return a document of each run, newest first; of `most` with accuracy and epsilon.
 
     Raises:
         RecordsDisagree: If the row of a run has no configuration.
@@ -146,24 +139,13 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
 def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
     """Return a run's status; a run that was killed is not running, although its row says so.
 
-    Args:
-        run: The run.
-        folder: The run's folder, which the process that runs it locks.
-        now: The time, with a time zone.
+    The process that runs it locks its folder.
     """
     if run.status != "running":
         return run.status
     held = is_held(folder)
     is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
     return "running" if held or is_being_set_up else "interrupted"
-
-
-def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
-    """Return one number if it is the same for all adversaries, else server/peers/observer."""
-    if spent is None:
-        return "-"
-    each = [epsilon(spent[name]) for name in ADVERSARIES]
-    return each[0] if len(set(each)) == 1 else "/".join(each)
 
 
 def age(passed: timedelta) -> str:
@@ -180,15 +162,7 @@ def _created(text: str) -> datetime:
 def prune_command(
     names: Sequence[str], storage: str, *, is_sure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Erase the models of some runs, or of all that did not finish and that no process runs.
-
-    Raises:
-        ConfigError: If another run rests on one of the runs, or the command cannot ask.
-        UnknownRun: If there is no such run.
-        RunBusy: If a process runs one of them.
-        RecordsDisagree: If the records of one do not agree.
-        AuditChainBroken: If the audit log of one was changed.
-    """
+    """Erase the models of some runs, or of all that did not finish and that no process runs."""
     if not is_sure and not dry_run and (as_json or not can_be_asked()):
         raise ConfigError("--prune: cannot ask for consent here; valid is --yes or --dry-run")
     found: list[Leftovers] = []
@@ -292,11 +266,7 @@ def list_command(storage: str, *, as_json: bool) -> None:
 
 
 def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
-    """Delete the cached rows of one model, or of all.
-
-    Raises:
-        ConfigError: If neither or both are asked for, or the model has no cached rows.
-    """
+    """Delete the cached rows of one model, or of all."""
     if model is None and not everything:
         raise ConfigError("--model: is missing; valid is a model's name, or --all in its place")
     if model is not None and everything:
@@ -314,7 +284,6 @@ def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Back up a database, and say what is in the backup.
 
     Raises:
-        ConfigError: If the URL does not name an SQLite file, or the backup's file exists.
         StorageError: If something is damaged, or cannot be written; then there is no backup.
     """
     show_manifest(file, back_up(storage, file, datetime.now(UTC)), as_json=as_json)
@@ -324,7 +293,6 @@ def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Bring a backup back, and say what was in it.
 
     Raises:
-        ConfigError: If the backup is not whole, or the database's folder is not empty.
         StorageError: If its content cannot be used or written; the folder stays empty then.
     """
     manifest = restore(file, storage, datetime.now(UTC))
@@ -348,8 +316,6 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
     """Migrate a database, and the stores of simulated clients beside it.
 
     Raises:
-        ConfigError: If the URL does not name an SQLite file.
-        UnknownRun: If there is no database.
         StorageError: If a file is damaged, or of a newer version; the file stays as it was.
     """
     database = require_database(storage)
@@ -368,12 +334,7 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
 
 
 def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:
-    """Write the charges of one client into a new file.
-
-    Raises:
-        ConfigError: If the ledger knows no such client, or the file exists.
-        StorageFull: If the file cannot be written.
-    """
+    """Write the charges of one client into a new file."""
     if file.exists():
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:

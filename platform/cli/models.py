@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,21 +34,6 @@ MOST_BYTES: Final = 1_000_000
 """Most bytes of a text to classify."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A finished run and its model.
-
-    Attributes:
-        simulation: The run.
-        summary: Its summary.
-        model: The chosen client's model, or the shared prompts alone.
-    """
-
-    simulation: Simulation
-    summary: Mapping[str, Any]
-    model: TrainedModel
-
-
 @contextmanager
 def load_trained(
     run_id: str,
@@ -58,8 +42,8 @@ def load_trained(
     *,
     client: int | None,
     read_only: bool,
-) -> Iterator[Loaded]:
-    """Load a finished run; its database is closed when the block ends.
+) -> Iterator[tuple[Simulation, Mapping[str, Any], TrainedModel]]:
+    """Load a finished run, its summary and its model; its database is closed when the block ends.
 
     Without a client the model is the shared prompts alone; `read_only` leaves the audit log as it
     is.
@@ -90,7 +74,7 @@ def load_trained(
         model = TrainedModel(
             method=method, view=view, classes=learning.classes, batch_of=learning.batch_of
         )
-        yield Loaded(simulation=simulation, summary=summary, model=model)
+        yield simulation, summary, model
 
 
 def export_command(
@@ -102,25 +86,20 @@ def export_command(
     client: int | None,
     as_json: bool,
 ) -> None:
-    """Write `prompts.safetensors` and `MODEL_CARD.md`.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If the run has no shared prompts and no client is chosen.
-    """
+    """Write `prompts.safetensors` and `MODEL_CARD.md`."""
     from safetensors.numpy import save
 
     part = "shared prompts" if client is None else "shared prompts and one personal part"
-    with load_trained(run_id, storage, surroundings, client=client, read_only=False) as loaded:
-        arrays, summary = loaded.model.arrays(), loaded.summary
+    loading = load_trained(run_id, storage, surroundings, client=client, read_only=False)
+    with loading as (simulation, summary, model):
+        arrays = model.arrays()
         if not arrays:
             raise ConfigError(
                 f"--client: {summary['method']} shares nothing; choose a client with --client, if "
                 "the method trains at all"
             )
-        with transaction(loaded.simulation.database) as uow:
-            AuditTrail(uow.audit, loaded.simulation.run_id).exported(part)
-        simulation, model = loaded.simulation, loaded.model
+        with transaction(simulation.database) as uow:
+            AuditTrail(uow.audit, simulation.run_id).exported(part)
         name = None if client is None else list(simulation.population.clients)[client]
         accuracy = exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
         exported = Exported(part=part, client=client, arrays=arrays, accuracy=accuracy)
@@ -128,7 +107,7 @@ def export_command(
     folder = output if output is not None else Path("exports") / found
     header = {"run_id": found, "method": str(summary["method"])}
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, exported))
+    write_text(folder / "MODEL_CARD.md", model_card(simulation, summary, exported))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
     document = {"run_id": found, "files": files, "tensors": sorted(arrays)}
     answer(document, *map(Whole, files), as_json=as_json)
@@ -143,23 +122,17 @@ def predict_command(
     client: int | None,
     as_json: bool,
 ) -> None:
-    """Classify image files, or text files with one text each.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If a file is not of the run's kind, images or texts, or the method predicts
-            nothing without a client.
-    """
+    """Classify image files, or text files with one text each."""
     # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    with load_trained(run_id, storage, surroundings, client=client, read_only=True) as loaded:
-        model = loaded.model
+    loading = load_trained(run_id, storage, surroundings, client=client, read_only=True)
+    with loading as (simulation, summary, model):
         if client is None and not model.view.broadcast and model.method.learns:
             raise ConfigError(
-                f"--client: {loaded.summary['method']} shares nothing, so a client must be chosen; "
-                f"valid: 0 to {len(loaded.simulation.population.clients) - 1}"
+                f"--client: {summary['method']} shares nothing, so a client must be chosen; "
+                f"valid: 0 to {len(simulation.population.clients) - 1}"
             )
         print_classes(model, what, dict(zip(files, examples, strict=True)), as_json=as_json)
 

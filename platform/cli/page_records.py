@@ -163,13 +163,7 @@ class PageRecords:
         )
 
     def run(self, run_id: str) -> Sheet:
-        """Return the sheet of one run, if its records agree.
-
-        Raises:
-            UnknownRun: If there is no such run.
-            RunStopped: If its records do not agree; the page states no number of it then.
-            AuditChainBroken: If its audit log was changed.
-        """
+        """Return the sheet of one run, if its records agree."""
         if not run_id:
             raise UnknownRun("RUN: is missing; the page of runs lists all runs")
         try:
@@ -179,11 +173,7 @@ class PageRecords:
         return run_sheet(run_id, agreed, budget)
 
     def clients(self) -> Sheet:
-        """Return the clients that are connected to the hub.
-
-        Raises:
-            ConfigError: If no hub answers at the socket.
-        """
+        """Return the clients that are connected to the hub."""
         if self._socket is None:
             return Sheet(
                 title="Connected clients",
@@ -448,7 +438,6 @@ def page_command(storage: str, socket: Path | None, **place: Any) -> None:
     """Serve the page until Ctrl-C or SIGTERM; `place` has the fields of `Place`.
 
     Raises:
-        ConfigError: If the page cannot be served at this place, or the server is not installed.
         SchemaMismatch: If the file is of another program, or of a newer version.
     """
     database_file(storage)

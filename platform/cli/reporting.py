@@ -198,13 +198,7 @@ HEADLINES: Final = {
 
 
 def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Print a run, once its records prove the numbers that are stated of it.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        RunStopped: If its records do not agree; nothing of it is printed then.
-        AuditChainBroken: If its audit log was changed.
-    """
+    """Print a run, once its records prove the numbers that are stated of it."""
     agreed = agreed_run(run_id, storage)
     summary = agreed.summary
     document: Document = summary or {
@@ -399,14 +393,7 @@ ELSEWHERE: Final = ("storage",)
 
 
 def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> None:
-    """Show two runs or more side by side.
-
-    Raises:
-        ConfigError: If there are fewer than two names, or one is named twice.
-        UnknownRun: If there is no such run.
-        RunStopped: If records do not agree; nothing is shown then.
-        AuditChainBroken: If an audit log was changed; nothing is shown then.
-    """
+    """Show two runs or more side by side."""
     if len(names) < 2:
         raise ConfigError(f"RUN: {len(names)} is too few to compare; valid is two runs or more")
     with closing(open_existing(storage)) as database:
@@ -513,15 +500,7 @@ def privacy_report_command(
     audit: Path | None = None,
     as_json: bool,
 ) -> None:
-    """Make the privacy budget report of a run, beside others, in a form of `FORMATS`.
-
-    Raises:
-        ConfigError: If an option is not valid, or the library that lays out a PDF is missing.
-        UnknownRun: If there is no such run.
-        RunStopped: If records do not agree; nothing is written then.
-        AuditChainBroken: If an audit log was changed; nothing is written then.
-        LogBroken: If the log over all runs does not hold, or does not go through its kept heads.
-    """
+    """Make the privacy budget report of a run, beside others, in a form of `FORMATS`."""
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "

@@ -63,7 +63,6 @@ def second_phase_command(
     """Run a second phase on the pool, clients and ledger of a finished run.
 
     Raises:
-        UnknownRun: If no run has this name.
         ConfigError: If the second phase cannot be run; nothing is written then.
     """
     found = resolve_run(run_id, storage)
@@ -80,12 +79,7 @@ def second_phase_command(
 
 
 def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
-    """Go on with a run.
-
-    Raises:
-        UnknownRun: If no run has this name.
-        ConfigError: If the run has finished.
-    """
+    """Go on with a run."""
     found = resolve_run(run_id, storage)
     with open_storage(storage) as database:
         with database.unit_of_work(read_only=True) as uow:
@@ -153,9 +147,6 @@ def federate_again(
     """Go on with a run and its clients.
 
     `config` is the run's first configuration, with the present place of its storage.
-
-    Raises:
-        ConfigError: If the run cannot go on here.
     """
     _federate(
         config,

@@ -152,11 +152,7 @@ def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def schemas_command(name: str | None, *, as_json: bool) -> None:
-    """Print one schema as JSON, or the names of all.
-
-    Raises:
-        ConfigError: If no schema has this name.
-    """
+    """Print one schema as JSON, or the names of all."""
     titles = sorted(SCHEMAS.items())
     if name is not None:
         print_json(schema_of(name))

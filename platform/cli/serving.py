@@ -61,8 +61,6 @@ def serve_command(config: Path, *, as_json: bool) -> None:
 
     Raises:
         Ended: After Ctrl-C. SIGTERM is the usual end of a service, and raises nothing.
-        ConfigError: If the settings are not valid, or another process serves at the socket.
-        StorageError: If its store cannot be used.
     """
     settings, ended = load_holder(config), threading.Event()
 
@@ -105,12 +103,7 @@ def serve_command(config: Path, *, as_json: bool) -> None:
 
 
 def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json: bool) -> None:
-    """Classify image files with the holder's own model.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-        ConfigError: If a file is not an image.
-    """
+    """Classify image files with the holder's own model."""
     settings = load_holder(config)
     examples = {path: read_image(path) for path in files}
     found = own_model(settings, run_id, Surroundings())
@@ -118,11 +111,7 @@ def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json
 
 
 def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
-    """Print accuracy on the holder's own test images.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-    """
+    """Print accuracy on the holder's own test images."""
     found = own_model(load_holder(config), run_id, Surroundings())
     accuracy = found.accuracy()
     text = "there are no readable test images here; see `check`"
@@ -133,12 +122,7 @@ def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
 
 
 def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) -> None:
-    """Write the holder's own model as one safetensors file.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-        ConfigError: If the file exists, or nothing was trained.
-    """
+    """Write the holder's own model as one safetensors file."""
     from safetensors.numpy import save
 
     if output.exists():
@@ -166,7 +150,6 @@ def verify_receipts(
     """Recompute epsilon from receipts alone, and print every fault.
 
     Raises:
-        ConfigError: If a file is of another kind, or there is no store.
         Exit: With code 3, if a record does not hold, or two files have no head in common.
     """
     trusted = None if key is None else parse_key(key)
@@ -224,11 +207,7 @@ def verify_receipts(
 
 
 def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
-    """Write all receipts of a data holder to a file that can be handed on.
-
-    Raises:
-        ConfigError: If the settings are not valid, there is no store, or the file exists.
-    """
+    """Write all receipts of a data holder to a file that can be handed on."""
     kept, _ = _of_holder(config)
     if file.exists() or file.is_symlink():
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")

@@ -59,11 +59,7 @@ def clipping_command(
     rounds: int | None,
     as_json: bool,
 ) -> None:
-    """Run a configuration dry on public images, and print the norms of its uploads.
-
-    Raises:
-        ConfigError: If the configuration cannot be run, or there are no public images for it.
-    """
+    """Run a configuration dry on public images, and print the norms of its uploads."""
     loaded = load_config(config, overrides, surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
@@ -174,12 +170,7 @@ def audit_privacy_command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
-
-    Raises:
-        ConfigError: If the configuration cannot be run or claims nothing, or the picture's file is
-            not valid.
-    """
+    """Audit a configuration's mechanism; exit code 1 if its claim is refuted."""
     if plot is not None:
         require_drawable(plot)
     loaded = load_config(config, overrides, surroundings.sources)
@@ -308,10 +299,7 @@ class AuditPicture:
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
     """Draw the outcomes into a file.
 
-    Args:
-        audits: At least one audit.
-        path: A path that ends in .svg or .png.
-        labels: A name of each; by default mechanism and channel.
+    Each has a label; by default mechanism and channel.
 
     Raises:
         ConfigError: If the file cannot be written.

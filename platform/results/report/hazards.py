@@ -348,12 +348,7 @@ def claim_warnings(agreed: Agreed) -> list[str]:
 
 
 def unfinished_words(document: Mapping[str, Any], over: int) -> str:
-    """Return the state of an unfinished run in words.
-
-    Args:
-        document: Its `status` and `planned_rounds`.
-        over: Number of rounds that are over.
-    """
+    """Return the state of an unfinished run in words; `over` rounds are over."""
     status = document["status"]
     # A killed process cannot write down that it was killed.
     status = "running, unless its process was killed" if status == "running" else status
