@@ -36,6 +36,23 @@ class Basis:
     entries: tuple[int, ...] = ()
     check: str = ""
 
+    def epsilon(self, value: float | None) -> Figure:
+        """Return an epsilon that rests on these records."""
+        stated = None if value is None or math.isnan(value) else json_number(value)
+        return Figure(epsilon_text(value), stated, self)
+
+    def left(self, value: float) -> Figure:
+        """Return the rest of a budget, rounded down: never more than is left."""
+        return Figure(f"{math.floor(100 * value) / 100:.2f}", value, self)
+
+    def count(self, value: int) -> Figure:
+        """Return a whole number."""
+        return Figure(str(value), value, self)
+
+    def share(self, value: float) -> Figure:
+        """Return a share in percent."""
+        return Figure(share_text(value), value, self)
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -194,22 +211,6 @@ def epsilon_text(value: float | str | None) -> str:
     return f"{math.ceil(value - 1e-4):d}"
 
 
-def epsilon_figure(value: float | None, basis: Basis) -> Figure:
-    """Return an epsilon with its basis."""
-    stated = None if value is None or math.isnan(value) else json_number(value)
-    return Figure(epsilon_text(value), stated, basis)
-
-
-def left_figure(value: float, basis: Basis) -> Figure:
-    """Return the rest of a budget, rounded down: the report never states more than is left."""
-    return Figure(f"{math.floor(100 * value) / 100:.2f}", value, basis)
-
-
-def count_figure(value: int, basis: Basis) -> Figure:
-    """Return a whole number with its basis."""
-    return Figure(str(value), value, basis)
-
-
 def of_a_hundred(share: float) -> str:
     """Return a share from 0 to 1 as a number of 100, rounded up.
 
@@ -228,11 +229,6 @@ def of_a_hundred(share: float) -> str:
 def share_text(value: float) -> str:
     """Return a share in percent."""
     return f"{100 * value:.1f}%"
-
-
-def share_figure(value: float, basis: Basis) -> Figure:
-    """Return a share in percent with its basis."""
-    return Figure(share_text(value), value, basis)
 
 
 def ranges(numbers: Iterable[int]) -> str:

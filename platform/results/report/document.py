@@ -30,7 +30,6 @@ from platform.results.report.blocks import (
     Table,
     Words,
     bullets,
-    count_figure,
     facts,
     paragraph,
     ranges,
@@ -233,7 +232,7 @@ def _log(subject: Subject) -> Iterator[Block]:
         )
         signed = f"{log.key}; {log.heads} are kept beside the database"
         over_all_runs = [
-            ("Log over all runs", (count_figure(log.size, whole), f" leaves, root {log.root}")),
+            ("Log over all runs", (whole.count(log.size), f" leaves, root {log.root}")),
             ("Heads signed by", signed if log.is_signed else "no known key"),
         ]
     yield facts(

@@ -17,10 +17,7 @@ from platform.results.report.blocks import (
     Figure,
     Piece,
     Section,
-    count_figure,
-    epsilon_figure,
     paragraph,
-    share_figure,
     table,
 )
 from platform.results.report.spending import prices_alone
@@ -116,11 +113,11 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
                 ),
                 [
                     (
-                        count_figure(found["canaries"], basis),
+                        basis.count(found["canaries"]),
                         Figure(lower_text(found["lower_bound"]), found["lower_bound"], basis),
-                        share_figure(found["share"], basis),
+                        basis.share(found["share"]),
                         Figure(lower_text(found["ceiling"]), found["ceiling"], basis),
-                        epsilon_figure(found["claimed"], basis),
+                        basis.epsilon(found["claimed"]),
                         verdict,
                     )
                 ],
@@ -169,10 +166,10 @@ def _seen_cells(one: SeenChannel) -> tuple[Piece, ...]:
     bound = one.epsilon_lower_bound_95
     return (
         one.channel,
-        count_figure(one.canaries, basis),
+        basis.count(one.canaries),
         Figure(lower_text(bound), bound, basis),
-        epsilon_figure(one.claimed_epsilon, basis),
-        share_figure(one.power, basis),
+        basis.epsilon(one.claimed_epsilon),
+        basis.share(one.power),
         "not refuted" if one.passed else "REFUTED",
     )
 

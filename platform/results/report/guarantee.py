@@ -18,7 +18,6 @@ from platform.results.report.blocks import (
     Section,
     Words,
     bullets,
-    epsilon_figure,
     of_a_hundred,
     paragraph,
     table,
@@ -300,12 +299,12 @@ def _colluders(subject: Subject) -> Iterator[Block]:
                 release = replace(release, standard_deviation=deviation, law=law)
             weakened.append(release)
         if colluding >= terms.threshold or len(weakened) < len(releases):
-            rows.append((str(colluding), (epsilon_figure(math.inf, basis), ": nothing is claimed")))
+            rows.append((str(colluding), (basis.epsilon(math.inf), ": nothing is claimed")))
             continue
         privacy = config.privacy
         found = epsilons(weakened, privacy.target_delta, privacy.accountant).server
         planned = " (as planned)" if colluding == terms.corrupt else ""
-        rows.append((f"{colluding}{planned}", epsilon_figure(found, basis)))
+        rows.append((f"{colluding}{planned}", basis.epsilon(found)))
     yield table(
         "What is left of epsilon against the server if k clients tell it their shares of the noise",
         ("Clients that collude", "Epsilon against the server"),

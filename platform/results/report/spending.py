@@ -20,14 +20,10 @@ from platform.results.report.blocks import (
     Section,
     Words,
     bullets,
-    count_figure,
-    epsilon_figure,
     epsilon_text,
     facts,
-    left_figure,
     paragraph,
     ranges,
-    share_figure,
     table,
 )
 from platform.results.report.subject import Subject
@@ -165,7 +161,7 @@ def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Piece | W
     for name, said in STATUSES.items():
         if count := sum(row.status == name for row in rows):
             statuses += [", "] if statuses else []
-            statuses += [count_figure(count, basis), f" {said}"]
+            statuses += [basis.count(count), f" {said}"]
     return (
         CHANNELS.get(first.channel, first.channel),
         ranges(row.round_number for row in rows),
@@ -174,7 +170,7 @@ def _release_row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Piece | W
         Figure(f"{ratio:.4g}", ratio, basis) if ratio else "no noise",
         sampling,
         "withheld, as they tell who was drawn" if subject.hides_draws else tuple(statuses),
-        (epsilon_figure(0.0, basis), ": nothing had left a client")
+        (basis.epsilon(0.0), ": nothing had left a client")
         if alone is None
         else by_adversary(alone, basis),
     )
@@ -200,10 +196,10 @@ def _price_alone(subject: Subject, rows: Sequence[LedgerRow]) -> dict[str, float
 def by_adversary(values: dict[str, float], basis: Basis) -> Words:
     """Return an epsilon for each adversary, or one epsilon if all are the same."""
     if len(set(values.values())) == 1:
-        return (epsilon_figure(next(iter(values.values())), basis),)
+        return (basis.epsilon(next(iter(values.values()))),)
     pieces: list[Piece] = []
     for name, value in values.items():
-        pieces += [f"{', ' if pieces else ''}{name} ", epsilon_figure(value, basis)]
+        pieces += [f"{', ' if pieces else ''}{name} ", basis.epsilon(value)]
     return tuple(pieces)
 
 
@@ -221,10 +217,10 @@ def _run(subject: Subject) -> Iterator[Block]:
     lifetime_left: Piece | Words = NO_LIMIT
     if lefts := [one.left for one in clients if one.left is not None]:
         basis = subject.basis("limit less epsilon of the client that has spent most", subject.rows)
-        run_left = (left_figure(min(lefts), basis), " for the client that has spent most")
+        run_left = (basis.left(min(lefts)), " for the client that has spent most")
     if lefts := [one.lifetime.left for one in clients if one.lifetime.left is not None]:
         basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
-        lifetime_left = left_figure(min(lefts), basis)
+        lifetime_left = basis.left(min(lefts))
     limits: list[Piece | Words] = []
     against = "peers" if subject.facts.is_bare_to_server else "the server"
     for key, limit in (
@@ -273,18 +269,18 @@ def _lifetime(subject: Subject) -> Piece | Words:
     )
     plural = "" if count == 1 else "s"
     said = f" for the client that has spent most, in {count} run{plural}"
-    return (epsilon_figure(most.lifetime.epsilon, basis), said)
+    return (basis.epsilon(most.lifetime.epsilon), said)
 
 
 def _forecast(subject: Subject) -> Piece | Words:
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     if coming is None:
         return "none: the run will release nothing more"
-    planned = count_figure(coming.rounds, subject.configured("rounds"))
+    planned = subject.configured("rounds").count(coming.rounds)
     if fitting is None:
         return (planned, " are to come, and no known limit ends the run before")
     basis = subject.basis("all charged ledger rows, and one more round as the last", subject.rows)
-    left = count_figure(fitting, basis)
+    left = basis.count(fitting)
     return (left, " at the noise of the rounds so far, and ", planned, " are to come")
 
 
@@ -325,7 +321,7 @@ def _rounds(subject: Subject) -> Iterator[Block]:
         rows.append(
             (
                 f"{number}{' (collection)' if document.get('phase') == 'collection' else ''}",
-                *("secret" if secret else count_figure(count, stated) for count in counts),
+                *("secret" if secret else stated.count(count) for count in counts),
                 *(accuracy_piece(value, stated) for value in accuracies),
                 by_adversary({n: float(document["epsilon"][n]) for n in ADVERSARIES}, basis),
             )
@@ -340,7 +336,7 @@ def _rounds(subject: Subject) -> Iterator[Block]:
 
 def accuracy_piece(value: float | None, basis: Basis, missing: str = "not measured") -> Piece:
     """Return an accuracy in percent, or a text if there is no accuracy."""
-    return missing if value is None else share_figure(value, basis)
+    return missing if value is None else basis.share(value)
 
 
 def _clients(subject: Subject) -> Iterator[Block]:
@@ -369,7 +365,7 @@ def _clients(subject: Subject) -> Iterator[Block]:
         named = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} clients"
         life_spent = first.lifetime.epsilon
         left, life_left = (
-            "no limit" if value is None else left_figure(value, basis)
+            "no limit" if value is None else basis.left(value)
             for value in (first.left, first.lifetime.left)
         )
         rows.append(
@@ -378,11 +374,9 @@ def _clients(subject: Subject) -> Iterator[Block]:
                 by_adversary({name: getattr(first.epsilons, name) for name in ADVERSARIES}, basis)
                 if known
                 else "not known yet",
-                epsilon_figure(first.reserved_epsilon, basis)
-                if first.reserved_releases
-                else "none",
+                basis.epsilon(first.reserved_epsilon) if first.reserved_releases else "none",
                 left,
-                "not known" if life_spent is None else epsilon_figure(life_spent, basis),
+                "not known" if life_spent is None else basis.epsilon(life_spent),
                 life_left,
             )
         )
@@ -402,8 +396,8 @@ def _attempts(subject: Subject) -> Iterator[Block]:
     for one, cost in subject.budget.attempts:
         basis = subject.basis("the rows of this attempt", at.get(one.place, ()))
         place, why = f"round {one.round_number}, attempt {one.attempt}", one.why or "it goes on"
-        charged = count_figure(one.charged, basis)
-        rows.append((place, one.state, why, charged, epsilon_figure(cost, basis)))
+        charged = basis.count(one.charged)
+        rows.append((place, one.state, why, charged, basis.epsilon(cost)))
     if rows:
         yield table(
             "Attempts that gave no result, and by how much less epsilon would be without each",

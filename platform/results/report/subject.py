@@ -14,7 +14,7 @@ from platform.agreement.statements import unfinished_document
 from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.errors import RunStopped
 from platform.protection.secure_terms import SecureTerms, terms_of_others
-from platform.results.report.blocks import Basis, Figure, epsilon_figure
+from platform.results.report.blocks import Basis, Figure
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from privacy import MechanismFacts, ReleaseKey
 from storage import Database, LedgerRow
@@ -207,7 +207,7 @@ class Subject:
                 self.rows_of(worst.pseudonym),
                 pseudonyms=(who,),
             )
-        return epsilon_figure(self.epsilons[adversary], basis)
+        return basis.epsilon(self.epsilons[adversary])
 
     def shown(self, pseudonym: str) -> str:
         """Return a pseudonym, or a placeholder if the pseudonym would reveal a secret draw."""
