@@ -34,7 +34,7 @@ from platform.data.loading import (
 from platform.data.own_layouts import OWN_LAYOUTS
 from platform.data.partition import Counts
 from platform.errors import ConfigError, UnknownRun, listed
-from platform.results.canvas import (
+from platform.results.charts import (
     ALARM,
     SHADES,
     SUFFIXES,

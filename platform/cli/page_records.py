@@ -15,20 +15,9 @@ from typing import Any, Final, TypeVar
 
 from platform.agreement import Agreed, stored_tree
 from platform.agreement.statements import stated_document
-from platform.cli.auditing import NAMES, AuditFilter, audited, entry_rows, faults_in, matching
-from platform.cli.budgeting import (
-    ATTEMPT_COLUMNS,
-    CLIENT_COLUMNS,
-    attempt_rows,
-    client_rows,
-    closing_words,
-    stated_budget,
-    terms_words,
-)
+from platform.cli import auditing, budgeting, reporting
 from platform.cli.federation import CONNECTED, connected_rows
 from platform.cli.output import epsilon, fraction
-from platform.cli.reporting import NAMES as ROUND_COLUMNS
-from platform.cli.reporting import round_cells, round_remarks, summary_rows, unfinished_rows
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.relay.links import status_of
@@ -167,7 +156,9 @@ class PageRecords:
         if not run_id:
             raise UnknownRun("RUN: is missing; the page of runs lists all runs")
         try:
-            agreed, budget = self._patiently(lambda database: stated_budget(database, run_id))
+            agreed, budget = self._patiently(
+                lambda database: budgeting.stated_budget(database, run_id)
+            )
         except NotFound as error:
             raise UnknownRun(f"RUN: {run_id!r} is unknown; the page of runs lists all") from error
         return run_sheet(run_id, agreed, budget)
@@ -203,17 +194,17 @@ class PageRecords:
         try:
             wanted = filter_of(asked)
             found = self._patiently(
-                lambda database: matching(database, wanted, self._storage, ENTRIES_A_PAGE)
+                lambda database: auditing.matching(database, wanted, self._storage, ENTRIES_A_PAGE)
             )
         except (ConfigError, UnknownRun) as error:
             # The search stays, so that the reader can correct it; a field here is an option there.
             text = str(error).removeprefix("--")
             return Sheet(title="Audit log", lead=text, fails=True, search=search)
-        columns: Sequence[str] = NAMES
-        rows: list[tuple[Any, ...]] = entry_rows(found)
+        columns: Sequence[str] = auditing.NAMES
+        rows: list[tuple[Any, ...]] = auditing.entry_rows(found)
         if wanted.run_id is None:
             # Entries may be of several runs, so each has a link to its run.
-            columns = ("run", *NAMES)
+            columns = ("run", *auditing.NAMES)
             links = (Cell(one["run"], "/audit", {"run": one["run"]}) for one in found)
             rows = [(link, *row) for link, row in zip(links, rows, strict=True)]
         lead = f"{len(found)} entries, oldest first."
@@ -234,8 +225,8 @@ class PageRecords:
 
     def verified(self) -> Sheet:
         """Compare every record with all others, as `audit verify` does."""
-        found = _again(lambda: audited(self._storage))
-        faults = faults_in(found)
+        found = _again(lambda: auditing.audited(self._storage))
+        faults = auditing.faults_in(found)
         broken = f"FAILED: {len(faults)} faults. Do not use any number that rests on these records."
         return Sheet(
             title="Verify",
@@ -345,7 +336,9 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     """Return the sheet of one run whose records agree."""
     summary = agreed.summary
     document = stated_document(agreed)
-    rows = unfinished_rows(document) if summary is None else summary_rows(summary)
+    rows = (
+        reporting.unfinished_rows(document) if summary is None else reporting.summary_rows(summary)
+    )
     rounds, points = document["rounds"], []
     for one in rounds:
         spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
@@ -354,7 +347,7 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
             points.append(Point(spent, accuracy, label))
     return Sheet(
         title=f"Run {run_id}",
-        lead=terms_words(budget),
+        lead=budgeting.terms_words(budget),
         warnings=[*budget["warnings"], READERS],
         blocks=[
             Plot(
@@ -368,29 +361,32 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
             Table(caption="Results", columns=("result", "value"), rows=rows),
             Table(
                 caption="Rounds",
-                columns=(*ROUND_COLUMNS[:-1], "seconds", "beside it"),
-                rows=[(*round_cells(one), round_remarks(one).strip()) for one in rounds],
+                columns=(*reporting.NAMES[:-1], "seconds", "beside it"),
+                rows=[
+                    (*reporting.round_cells(one), reporting.round_remarks(one).strip())
+                    for one in rounds
+                ],
                 empty="No round is over yet.",
             ),
             Table(
                 caption="Budget, client by client",
-                columns=CLIENT_COLUMNS,
-                rows=client_rows(budget),
+                columns=budgeting.CLIENT_COLUMNS,
+                rows=budgeting.client_rows(budget),
                 empty="No client has been charged for anything yet.",
             ),
             Table(
                 caption="Attempts without a result",
-                columns=ATTEMPT_COLUMNS,
-                rows=attempt_rows(budget),
+                columns=budgeting.ATTEMPT_COLUMNS,
+                rows=budgeting.attempt_rows(budget),
                 empty="None: no round was lost or aborted.",
             ),
         ],
-        notes=[text.removeprefix("note: ") for text in closing_words(budget)],
+        notes=[text.removeprefix("note: ") for text in budgeting.closing_words(budget)],
         links=[Cell("its audit log", "/audit", {"run": run_id})],
     )
 
 
-def filter_of(asked: Mapping[str, str]) -> AuditFilter:
+def filter_of(asked: Mapping[str, str]) -> auditing.AuditFilter:
     """Return the conditions of a search.
 
     Raises:
@@ -399,7 +395,7 @@ def filter_of(asked: Mapping[str, str]) -> AuditFilter:
     number = asked.get("round")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")
-    return AuditFilter(
+    return auditing.AuditFilter(
         run_id=asked.get("run"),
         actor=asked.get("actor"),
         action=asked.get("action"),

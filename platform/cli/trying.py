@@ -38,7 +38,7 @@ from platform.privacy_auditing.audit import (
     require_claim,
 )
 from platform.privacy_auditing.outcome import ChannelAudit, Game
-from platform.results.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
+from platform.results.charts import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
 from privacy import CalibrationError

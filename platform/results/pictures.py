@@ -16,8 +16,8 @@ from typing import Any, Final
 import yaml
 
 from platform.disk.files import write_bytes
-from platform.results.canvas import SUFFIXES, Picture, encoded
 from platform.results.charts import (
+    SUFFIXES,
     Bar,
     BarPicture,
     CellPicture,
@@ -25,9 +25,11 @@ from platform.results.charts import (
     Line,
     LinePicture,
     Panel,
+    Picture,
     Point,
     Scale,
     Series,
+    encoded,
     percent,
     point,
 )

@@ -28,7 +28,6 @@ SATELLITES = (
     "platform/privacy_auditing",
     "platform/relay/flower",
     "platform/relay/nvflare",
-    "platform/results/canvas.py",
     "platform/results/charts.py",
     "platform/results/page",
     "platform/results/pictures.py",

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.experiment.caveats import evaluation_document
-from platform.results.canvas import Picture
-from platform.results.charts import BarPicture, CellPicture, DotPicture, LinePicture
+from platform.results.charts import BarPicture, CellPicture, DotPicture, LinePicture, Picture
 from platform.results.numbers import Label, Spread
 from platform.results.pictures import line_names, sweep_pictures
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
