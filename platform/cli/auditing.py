@@ -17,22 +17,11 @@ from typing import Any, Final
 
 import typer
 
-from platform.agreement import (
-    erased_folders,
-    faults_of,
-    registry_disagreements,
-    unknown_charges,
-)
+from platform.agreement import erased_folders, faults_of, registry_disagreements, unknown_charges
 from platform.cli.ending import AUDIT_BROKEN
 from platform.cli.output import answer, console, print_json, printable, table
 from platform.disk.files import write_bytes
-from platform.disk.log_files import (
-    change_key,
-    existing_signer,
-    heads_file,
-    kept_heads,
-    known_key,
-)
+from platform.disk.log_files import change_key, existing_signer, heads_file, kept_heads, known_key
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, listed
 from platform.results.reading import resolved
@@ -237,15 +226,8 @@ FORMATS: Final = ("table", "json", "csv")
 
 NAMES: Final = ("#", "time", "actor", "action", "round", "channel", "detail")
 _FIELDS: Final = (
-    "sequence",
-    "run",
-    "actor",
-    "action",
-    "round",
-    "channel",
-    "time",
-    "detail",
-    "hash",
+    *("sequence", "run", "actor", "action", "round", "channel"),
+    *("time", "detail", "hash"),
 )
 # A spreadsheet computes a cell that begins with one of these.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -323,7 +305,7 @@ def matching(
                 status=wanted.of_charges,
                 limit=limit,
             )
-            found = []
+            found: list[dict[str, Any]] = []
             for leaf in charges:
                 # In the form of an event; `uow` checks that the row fits its leaf.
                 _, text = uow.log.data(leaf).split(b"\n", 1)

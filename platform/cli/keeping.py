@@ -32,13 +32,7 @@ from platform.results.reading import numbers_of, resolved
 from platform.rounds.documents import ADVERSARIES
 from platform.rounds.spending import charges_of
 from platform.wire.charges import encode_charges
-from storage import (
-    AuditChainBroken,
-    Database,
-    RunRecord,
-    StorageFull,
-    open_client_stores,
-)
+from storage import AuditChainBroken, Database, RunRecord, StorageFull, open_client_stores
 from storage.client_files import stored_version
 from storage.database import schema_version
 
@@ -95,8 +89,8 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
         notes.append(f"note: {runs} left out; `--all` lists them too, `budget` what they spent")
     if not every and len(found) > NEWEST:
         notes.append(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
-    listed = table(None, COLUMNS, rows) if rows else "there are no unpruned runs"
-    answer(found, listed, *notes, as_json=as_json)
+    none = "there are no unpruned runs"
+    answer(found, table(None, COLUMNS, rows) if rows else none, *notes, as_json=as_json)
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:

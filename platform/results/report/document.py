@@ -175,7 +175,7 @@ def _comparison(subject: Subject, others: Sequence[Subject]) -> Section:
         "Mean accuracy",
         "Worst client",
     )
-    rows = [
+    rows: list[tuple[Piece, ...]] = [
         (
             one.run_id,
             one.agreed.records.run.status,
@@ -337,7 +337,7 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
             "carry no noise and are in no ledger."
         )
     hidden = "not measured here: it is known to the clients only"
-    gains = []
+    gains: list[tuple[str, Piece]] = []
     for term, field in (
         ("Gain over each client alone", "gain_over_local"),
         ("Worth of sharing", "worth_of_sharing"),
@@ -507,7 +507,7 @@ def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
             (row for _, row in listed),
             (anchor for anchor, _ in listed),
         )
-    proofs = []
+    proofs: list[tuple[Piece | Words, ...]] = []
     for number, basis in enumerate(bases, 1):
         command, leaves = basis.check, _leaves_of(basis, subjects)
         if len(leaves) == 1:

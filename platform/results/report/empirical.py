@@ -11,15 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from platform.errors import ConfigError
 from platform.experiment.caveats import lower_text
-from platform.results.report.blocks import (
-    Basis,
-    Block,
-    Figure,
-    Piece,
-    Section,
-    paragraph,
-    table,
-)
+from platform.results.report.blocks import Basis, Block, Figure, Piece, Section, paragraph, table
 from platform.results.report.spending import prices_alone
 from platform.results.report.subject import Subject
 
