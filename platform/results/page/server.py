@@ -16,7 +16,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,9 @@ from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from prometheus_client import CollectorRegistry
-from prometheus_client import Gauge as Metric
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.requests import HTTPConnection, Request
@@ -178,7 +179,7 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
-OPEN: Final = frozenset({"/login", "/page.css", "/page.js", "/icon.svg"})
+OPEN: Final = frozenset({"/login", *_FILES})
 """Paths that need no token."""
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]*))(?::[0-9]*)?")
 _SAFE: Final = frozenset({"GET", "HEAD"})
@@ -279,7 +280,9 @@ class Page:
         except Known:
             # The page describes the fault; the monitoring system gets no number.
             return PlainTextResponse("the records cannot be read\n", status_code=503)
-        return Response(exposition(gauges), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        registry = CollectorRegistry()
+        registry.register(_Once(gauges))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def changes(self, request: Request) -> Response:
         """Send an event to a page after every write."""
@@ -391,14 +394,19 @@ def make_app(
     return Guard(Starlette(routes=routes), frozenset(names), access)
 
 
-def exposition(gauges: Sequence[Gauge]) -> bytes:
-    """Return the numbers as Prometheus reads them."""
-    registry = CollectorRegistry()
-    for gauge in gauges:
-        metric = Metric(gauge.name, gauge.help, gauge.labels, registry=registry)
-        for labels, value in gauge.values:
-            metric.labels(*map(printable, labels)).set(value)
-    return generate_latest(registry)
+class _Once(Collector):
+    """Collects the numbers of one answer; unlike the library's own gauges, it keeps no state."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Yield all numbers."""
+        for gauge in self._gauges:
+            family = GaugeMetricFamily(gauge.name, gauge.help, labels=gauge.labels)
+            for labels, value in gauge.values:
+                family.add_metric([printable(label) for label in labels], value)
+            yield family
 
 
 def _escaped(value: Any) -> Any:
