@@ -15,7 +15,7 @@ from platform.agreement.budgets import (
     require_known_client,
 )
 from platform.agreement.statements import lifetime_of
-from platform.cli.output import Sheet, answer, epsilon, rounded_down, table
+from platform.cli.output import Said, answer, epsilon, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
 from platform.results.reading import resolved
@@ -62,18 +62,7 @@ def budget_command(
             _print_runs(database, client, every=every, as_json=as_json)
             return
         _, document = stated_budget(database, resolved(database, run_id, storage), client)
-    clients, attempts = client_rows(document), attempt_rows(document)
-    none = "no client has been charged for anything yet"
-    answer(
-        document,
-        f"run {document['run_id']}, client by client",
-        *(f"note: {text}" for text in document["warnings"]),
-        terms_words(document),
-        table(None, CLIENT_COLUMNS, clients) if clients else none,
-        *([table("attempts without a result", ATTEMPT_COLUMNS, attempts)] if attempts else []),
-        *closing_words(document),
-        as_json=as_json,
-    )
+    answer(document, _of_run(document), as_json=as_json)
 
 
 def stated_budget(
@@ -96,6 +85,19 @@ def stated_budget(
         )
     found = budget_document(budget, warnings)
     return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
+
+
+def _of_run(document: Document) -> Iterator[Said]:
+    yield f"run {document['run_id']}, client by client"
+    yield from (f"note: {text}" for text in document["warnings"])
+    yield terms_words(document)
+    if clients := client_rows(document):
+        yield table(None, CLIENT_COLUMNS, clients)
+    else:
+        yield "no client has been charged for anything yet"
+    if attempts := attempt_rows(document):
+        yield table("attempts without a result", ATTEMPT_COLUMNS, attempts)
+    yield from closing_words(document)
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
@@ -229,12 +231,12 @@ def _print_runs(database: Database, client: str | None, *, every: bool, as_json:
         require_known_client(client, clients, "all runs")
         budget = budget_document(read_budget(database, str(newest), client), ())
         found["lifetime"] = budget["clients"][0]["lifetime"]
-    answer(found, *_overview(found), as_json=as_json)
+    answer(found, _overview(found), as_json=as_json)
     if faults:
         raise faults[0]
 
 
-def _overview(found: Document) -> Iterator[str | Sheet]:
+def _overview(found: Document) -> Iterator[Said]:
     runs = [one for one in found["runs"] if one["problem"] is None]
     whose = "the client that spent most" if found["client"] is None else found["client"]
     yield f"epsilon for server/peers/observer so far, of {whose}"

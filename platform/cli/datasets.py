@@ -16,12 +16,12 @@ import typer
 
 from platform.agreement import Agreed
 from platform.cli.ending import FAILED
-from platform.cli.output import Sheet, Whole, answer, console, print_json, progress_bar, table
+from platform.cli.output import Said, Whole, answer, console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
-from platform.data.checking import FEW, check_folder, counts
+from platform.data.checking import FEW, FolderReport, check_folder, counts
 from platform.data.loading import (
     PARTS,
     Holding,
@@ -208,29 +208,31 @@ def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
         report = check_folder(
             name, request, lambda done, total: progress.update(task, completed=done, total=total)
         )
-    said: list[str | Sheet] = []
-    if report.info.layout:
-        said.append(Whole(f"{report.info.name} is expected below {str(root)!r} as"))
-        said += (f"  {line}" for line in report.info.layout)
-    if report.refusal is not None:
-        said.append(f"refused: {report.refusal}")
-    if report.dataset is not None:
-        said += (f"recognised: {sentence}" for sentence in report.dataset.recognised)
-        said += _count_tables(counts(report.dataset))
-    for kind, what in FOUND.items():
-        found = report.of(kind)
-        if found.number:
-            said.append(f"{found.number} {what}:")
-            said += (Whole(f"  {line}") for line in found.first)
-        if found.number > len(found.first):
-            said.append(f"  and {found.number - len(found.first)} more")
-    said.append("all is well" if report.is_sound else "the folder has faults")
-    answer(report.document(), *said, as_json=as_json)
+    answer(report.document(), _checked(report, root), as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(FAILED)
 
 
-def _count_tables(found: Mapping[str, Any]) -> Iterator[Sheet]:
+def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
+    if report.info.layout:
+        yield Whole(f"{report.info.name} is expected below {str(root)!r} as")
+        yield from (f"  {line}" for line in report.info.layout)
+    if report.refusal is not None:
+        yield f"refused: {report.refusal}"
+    if report.dataset is not None:
+        yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
+        yield from _count_tables(counts(report.dataset))
+    for kind, what in FOUND.items():
+        found = report.of(kind)
+        if found.number:
+            yield f"{found.number} {what}:"
+            yield from (Whole(f"  {line}") for line in found.first)
+        if found.number > len(found.first):
+            yield f"  and {found.number - len(found.first)} more"
+    yield "all is well" if report.is_sound else "the folder has faults"
+
+
+def _count_tables(found: Mapping[str, Any]) -> Iterator[Said]:
     rows = []
     for side, of in found.items():
         sizes = of["by_class"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import stored_tree
-from platform.cli.output import answer, table
+from platform.cli.output import Said, answer, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.parties.identities import (
@@ -148,21 +148,22 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
         for name, m in sorted(enrolment.members.items())
     ]
     fields = ("name", "fingerprint", "node", "retired_keys")
-    rows = [
-        (name, key, "-" if node is None else node_fingerprint(node), str(retired))
-        for name, key, node, retired in members
-    ]
-    answer(
-        {
-            "serial": enrolment.serial,
-            "fingerprint": enrolment.fingerprint,
-            "members": [dict(zip(fields, member, strict=True)) for member in members],
-        },
-        table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows),
-        f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}",
-        "compare the fingerprint with the other parties by telephone or in person",
-        as_json=as_json,
-    )
+
+    def said() -> Iterator[Said]:
+        rows = [
+            (name, key, "-" if node is None else node_fingerprint(node), str(retired))
+            for name, key, node, retired in members
+        ]
+        yield table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows)
+        yield f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}"
+        yield "compare the fingerprint with the other parties by telephone or in person"
+
+    document = {
+        "serial": enrolment.serial,
+        "fingerprint": enrolment.fingerprint,
+        "members": [dict(zip(fields, member, strict=True)) for member in members],
+    }
+    answer(document, said(), as_json=as_json)
 
 
 # Wire sizes of `docs/protocol/secure-aggregation.md`: bytes that a client sends for each neighbour

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,17 @@ import typer
 
 from platform.agreement import require_agreement, stored_tree
 from platform.agreement.backups import back_up, require_database, restore, stores_beside
-from platform.cli.output import Whole, answer, console, epsilon, fraction, print_json, size, table
+from platform.cli.output import (
+    Said,
+    Whole,
+    answer,
+    console,
+    epsilon,
+    fraction,
+    print_json,
+    size,
+    table,
+)
 from platform.data.cache import cached_rows, clear
 from platform.disk.archives import Manifest
 from platform.disk.files import is_held, write_bytes
@@ -58,6 +68,10 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
     now = datetime.now(UTC)
     with open_existing(storage) as database:
         found = run_documents(database, now, most=None if every else NEWEST)
+    answer(found, _listed(found, now, every=every), as_json=as_json)
+
+
+def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -> Iterator[Said]:
     shown = [one for one in found if every or not one["pruned"]]
     rows = []
     for one in shown:
@@ -83,14 +97,13 @@ def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
                 age(now - _created(one["created"])),
             )
         )
-    notes = [f"warning: {one['problem']}" for one in shown if one["problem"] is not None]
+    yield table(None, COLUMNS, rows) if rows else "there are no unpruned runs"
+    yield from (f"warning: {one['problem']}" for one in shown if one["problem"] is not None)
     if left_out := len(found) - len(shown):
         runs = "1 pruned run is" if left_out == 1 else f"{left_out} pruned runs are"
-        notes.append(f"note: {runs} left out; `--all` lists them too, `budget` what they spent")
+        yield f"note: {runs} left out; `--all` lists them too, `budget` what they spent"
     if not every and len(found) > NEWEST:
-        notes.append(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
-    none = "there are no unpruned runs"
-    answer(found, table(None, COLUMNS, rows) if rows else none, *notes, as_json=as_json)
+        yield f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all"
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Self
 
@@ -90,14 +90,18 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     return plain
 
 
-def answer(document: Any, *said: str | Sheet, as_json: bool) -> None:
-    """Print what a command answers: a document under `--json`, else lines and tables for people."""
+def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
+    """Print what a command answers: a document under `--json`, else lines and tables for people.
+
+    Lines may come from generators, which do not begin under `--json`.
+    """
     if as_json:
         print_json(document)
         return
     out = console()
-    for one in said:
-        out.print(one, soft_wrap=isinstance(one, Whole))
+    for part in said:
+        for one in [part] if isinstance(part, str | Sheet) else part:
+            out.print(one, soft_wrap=isinstance(one, Whole))
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:
@@ -236,6 +240,9 @@ class Sheet:
         yield Text(GAP.join(rules) if is_plain else rule * room, style="dim")
         for row in self.rows:
             yield from _in_shape(row, shape, console, room=room, to_right=right)
+
+
+Said = str | Sheet
 
 
 @dataclass(frozen=True)

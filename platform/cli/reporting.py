@@ -20,7 +20,7 @@ from platform.agreement import Agreed, require_agreement
 from platform.agreement.budgets import read_budget
 from platform.agreement.statements import unfinished_document
 from platform.cli.output import (
-    Sheet,
+    Said,
     WithBar,
     answer,
     console,
@@ -400,7 +400,7 @@ def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> Non
         found = resolved_once(database, names, storage, "RUN")
         runs = [require_agreement(database, run_id) for run_id in found]
     document = comparison(runs)
-    answer(document, *_compared_words(document), as_json=as_json)
+    answer(document, _compared_words(document), as_json=as_json)
 
 
 def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield f"{before}{name}", value
 
 
-def _compared_words(document: Document) -> Iterator[str | Sheet]:
+def _compared_words(document: Document) -> Iterator[Said]:
     rows = []
     for one in document["runs"]:
         accuracy, gain = one["accuracy"], one["gain_over_local"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -13,7 +13,7 @@ from rich.progress import TaskID, TextColumn
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
-from platform.cli.output import Sheet, Whole, WithBar, answer, epsilon, fraction, printable, table
+from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
@@ -29,7 +29,7 @@ from platform.sweeping.grid import (
 )
 from platform.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.sweeping.submitting import cluster_of, database_name, submit_cells
-from platform.sweeping.tables import announce, document, plain_rows, publish
+from platform.sweeping.tables import Table, announce, document, plain_rows, publish
 from platform.sweeping.tidy import BEST, LAST, record_of
 from storage.homes import shown
 
@@ -107,14 +107,7 @@ def sweep_command(
                         place=results / CELLS,
                     )
             tables = publish(grid, outcomes, results)
-    said: list[str | Sheet] = []
-    for one in tables:
-        said += ["", table(one.caption, *plain_rows(one))]
-        said += (f"note: local training: {line}" for line in one.training)
-        said += (f"note: {warning}" for warning in one.warnings)
-    if tables:
-        said += ["", Whole(f"written to {results}")]
-    answer(document(grid, outcomes, results), *said, as_json=as_json)
+    answer(document(grid, outcomes, results), _tables(tables, results), as_json=as_json)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"
@@ -122,6 +115,17 @@ def sweep_command(
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
         raise typer.Exit(FAILED)
+
+
+def _tables(tables: Sequence[Table], results: Path) -> Iterator[Said]:
+    for one in tables:
+        yield ""
+        yield table(one.caption, *plain_rows(one))
+        yield from (f"note: local training: {line}" for line in one.training)
+        yield from (f"note: {warning}" for warning in one.warnings)
+    if tables:
+        yield ""
+        yield Whole(f"written to {results}")
 
 
 def _jobs(grid: Grid) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from rich.progress import TaskID, TextColumn
 from methods.interface.subspace import subspace_of
 from platform.bootstrap import Surroundings, create_run, plan_run
 from platform.cli.ending import FAILED, Ended, interruptible
-from platform.cli.output import Sheet, Whole, WithBar, answer, epsilon, fraction, table
+from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, table
 from platform.cli.reporting import ScreenObserver
 from platform.config import RunConfig, load_config
 from platform.data.loading import RENDERED
@@ -64,6 +64,10 @@ def clipping_command(
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
         found = rehearse(loaded, surroundings, screen, dataset=dataset, root=root, rounds=rounds)
+    answer(found, _norm_words(found), as_json=as_json)
+
+
+def _norm_words(found: Mapping[str, Any]) -> Iterator[Said]:
     norm, configured, public = found["clipping_norm"], found["configured"], found["public"]
     columns = ["round", "uploads", *(f"{100 * q:.0f}% of norms below" for q in QUANTILES)]
     columns.append(f"longer than {norm:.3g}")
@@ -75,19 +79,17 @@ def clipping_command(
         shares = [fraction(share) for share in given if share is not None]
         rows.append((one["round"], one["uploads"], *norms, *shares))
     where = "" if found["subspace"] is None else f" of a subspace ({found['subspace']})"
-    source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
-    times = []
-    if configured is not None:
-        times.append(f"the configured one is {configured / norm:.2g} times that")
-    answer(
-        found,
-        table(f"norms of uploads, {found['values']} values{where}", columns, rows),
+    yield table(f"norms of uploads, {found['values']} values{where}", columns, rows)
+    yield (
         f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
-        "norms: a larger C adds noise for nothing, a smaller one shortens steps",
-        *times,
+        "norms: a larger C adds noise for nothing, a smaller one shortens steps"
+    )
+    if configured is not None:
+        yield f"the configured one is {configured / norm:.2g} times that"
+    source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
+    yield (
         f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
-        "client's data were read, nothing was charged, and nothing is kept",
-        as_json=as_json,
+        "client's data were read, nothing was charged, and nothing is kept"
     )
 
 
@@ -184,7 +186,7 @@ def audit_privacy_command(
     verdicts: list[ChannelAudit | Game] = [*audits, *games]
     answer(
         [one.document() for one in verdicts],
-        *_verdicts(audits, games),
+        _verdicts(audits, games),
         *([] if plot is None else [Whole(f"picture: {plot}")]),
         as_json=as_json,
     )
@@ -209,7 +211,7 @@ class AuditProgress(WithBar):
         self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
-def _verdicts(audits: Sequence[ChannelAudit], games: Sequence[Game]) -> Iterator[str | Sheet]:
+def _verdicts(audits: Sequence[ChannelAudit], games: Sequence[Game]) -> Iterator[Said]:
     title = f"{audits[0].mechanism}: one release of one client, unit {audits[0].result.unit}"
     rows: list[tuple[str, ...]] = []
     for audit in audits:
