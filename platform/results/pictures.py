@@ -284,10 +284,12 @@ def _curves(runs: Runs) -> Picture | None:
     ) -> list[tuple[int, Spread]]:
         # A number over seeds, for every round in which at least one run has it.
         values = {run.run_id: dict(curve(run)) for run in runs}
-        spreads = (
-            (number, spread_of(runs, lambda run, n=number: values[run.run_id].get(n)))
-            for number in sorted({number for of in values.values() for number in of})
-        )
+
+        def of_round(number: int) -> Callable[[RunNumbers], float | None]:
+            return lambda run: values[run.run_id].get(number)
+
+        numbers = sorted({number for of in values.values() for number in of})
+        spreads = ((number, spread_of(runs, of_round(number))) for number in numbers)
         return [(number, spread) for number, spread in spreads if spread is not None]
 
     def accuracies(runs: Runs) -> list[Point]:
