@@ -25,8 +25,7 @@ from _sizes import RESULTS, sized
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
-from platform.pictures.canvas import encoded
-from platform.pictures.charts import Line, LinePicture, Panel, Scale, point
+from platform.results.charts import Line, LinePicture, Panel, Scale, encoded, point
 
 CONFIG = "tradeoff"
 KEY = ("tokens", "mechanism", "target", "seed")

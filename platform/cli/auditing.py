@@ -8,36 +8,25 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import typer
 
-from platform.agreement import (
-    erased_folders,
-    faults_of,
-    registry_disagreements,
-    unknown_charges,
-)
+from platform.agreement import erased_folders, faults_of, registry_disagreements, unknown_charges
 from platform.cli.ending import AUDIT_BROKEN
-from platform.cli.output import console, print_json, printable, table
+from platform.cli.output import answer, console, print_json, printable, table
 from platform.disk.files import write_bytes
-from platform.disk.log_files import (
-    change_key,
-    existing_signer,
-    heads_file,
-    kept_heads,
-    known_key,
-)
+from platform.disk.log_files import change_key, existing_signer, heads_file, kept_heads, known_key
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, listed
 from platform.results.reading import resolved
 from privacy import Authentication
-from privacy.transparency import Checkpoint, NoteKey, NoteSigner, Tile, sign_checkpoint, tile_paths
+from privacy.transparency import Checkpoint, NoteKey, NoteSigner, sign_checkpoint, tile_paths
 from storage import (
     AuditHead,
     Database,
@@ -69,7 +58,6 @@ def verify_audit(
     and the log over all runs against its kept heads.
 
     Raises:
-        ConfigError: If an option is not valid, or does not go with another.
         Exit: With code 3, if records do not hold.
     """
     expected = None if head is None else parse_head(head)
@@ -78,12 +66,38 @@ def verify_audit(
     if key is not None and run_id is not None:
         raise ConfigError("--key: valid without --run only, since one log is of all runs")
     found = audited(storage, run_id, expected, key=None if key is None else parse_key(key))
+    faults = faults_in(found)
     if as_json:
         print_json(found)
     else:
-        _print_verified(found)
-    if found["problems"] or any(run["problems"] for run in found["runs"]):
+        out = console()
+        for run in found["runs"]:
+            if not run["problems"]:
+                text = f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
+                out.print(printable(text))
+        log = found["log"]
+        if log is not None and not log["problems"]:
+            signed = "" if log["key"] else ", their signatures unchecked as no key is known"
+            heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
+            out.print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
+            if not faults:
+                out.print(
+                    "all records agree; that no newer ones are missing, only a head that somebody "
+                    "else kept can show: docs/records.md"
+                )
+        for text in faults:
+            typer.echo(f"error: {printable(text)}", err=True)
+    if faults:
         raise typer.Exit(AUDIT_BROKEN)
+
+
+def faults_in(found: Mapping[str, Any]) -> list[str]:
+    """Return the faults in a document of `audit verify`, each once.
+
+    A second phase has the faults of its first run too.
+    """
+    every = [*found["problems"], *(text for run in found["runs"] for text in run["problems"])]
+    return list(dict.fromkeys(every))
 
 
 def audited(
@@ -110,9 +124,18 @@ def audited(
         with closing(open_existing(storage)) as database:
             chosen = None if run_id is None else resolved(database, run_id, storage)
             if chosen is None:
-                found["problems"] += _of_all(database)
-                found["log"], problems = log_checked(database, key)
-                found["problems"] += problems
+                # The file as a whole, the list of runs, and the folders beside it.
+                try:
+                    database.verify_integrity()
+                except StorageError as error:
+                    found["problems"].append(str(error))
+                with database.unit_of_work(read_only=True) as uow:
+                    known = {run.run_id for run in uow.runs.list()}
+                    found["problems"] += registry_disagreements(uow)
+                found["problems"] += erased_folders(database, known)
+                found["problems"] += unknown_charges(database, known)
+                found["log"] = log_checked(database, key)
+                found["problems"] += found["log"]["problems"]
                 with database.unit_of_work(read_only=True) as uow:
                     names = [run.run_id for run in uow.runs.list()]
             else:
@@ -135,13 +158,8 @@ def audited(
     return found
 
 
-def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Return size and root of the log, and the faults of the log and its kept heads.
-
-    Args:
-        database: The coordinator's.
-        key: The key that must have signed the heads; None for the key beside the database.
-    """
+def log_checked(database: Database, key: NoteKey | None) -> dict[str, Any]:
+    """Return size and root of the log, and the faults of the log and its kept heads."""
     found: dict[str, Any] = {"size": None, "root": None, "heads": 0, "key": None}
     problems: list[str] = []
     heads: tuple[TreeHead, ...] = ()
@@ -168,42 +186,7 @@ def log_checked(database: Database, key: NoteKey | None = None) -> tuple[dict[st
         raise
     except StorageError as error:
         problems.append(str(error))
-    return {**found, "problems": problems}, problems
-
-
-def _of_all(database: Database) -> list[str]:
-    """Return the faults of the file as a whole, of the list of runs, and of folders beside it."""
-    problems = []
-    try:
-        database.verify_integrity()
-    except StorageError as error:
-        problems.append(str(error))
-    with database.unit_of_work(read_only=True) as uow:
-        known = {run.run_id for run in uow.runs.list()}
-        problems += registry_disagreements(uow)
-    return [*problems, *erased_folders(database, known), *unknown_charges(database, known)]
-
-
-def _print_verified(found: Mapping[str, Any]) -> None:
-    told = list(found["problems"])
-    for run in found["runs"]:
-        told += run["problems"]
-        if not run["problems"]:
-            text = f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
-            console().print(printable(text))
-    log = found["log"]
-    if log is not None and not log["problems"]:
-        signed = "" if log["key"] else ", their signatures unchecked as no key is known"
-        heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
-        console().print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
-        if not told:
-            console().print(
-                "all records agree; that no newer ones are missing, only a head that somebody "
-                "else kept can show: docs/records.md"
-            )
-    # A second phase has the faults of its first run too.
-    for text in dict.fromkeys(told):
-        typer.echo(f"error: {printable(text)}", err=True)
+    return {**found, "problems": problems}
 
 
 def parse_key(text: str) -> NoteKey:
@@ -243,30 +226,16 @@ FORMATS: Final = ("table", "json", "csv")
 
 NAMES: Final = ("#", "time", "actor", "action", "round", "channel", "detail")
 _FIELDS: Final = (
-    "sequence",
-    "run",
-    "actor",
-    "action",
-    "round",
-    "channel",
-    "time",
-    "detail",
-    "hash",
+    *("sequence", "run", "actor", "action", "round", "channel"),
+    *("time", "detail", "hash"),
 )
 # A spreadsheet computes a cell that begins with one of these.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
-class Period(NamedTuple):
-    """Two ISO times; None is open."""
-
-    since: str | None
-    until: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
-    """Conditions on the entries that are shown; None is no condition."""
+    """Conditions on the entries that are shown; None is no condition, times are ISO texts."""
 
     run_id: str | None
     actor: str | None
@@ -274,7 +243,8 @@ class AuditFilter:
     round_number: int | None
     channel: str | None
     status: str | None
-    period: Period
+    since: str | None
+    until: str | None
     detail: str | None
 
     @property
@@ -288,18 +258,7 @@ class AuditFilter:
 def print_audit(
     wanted: AuditFilter, storage: str, *, shown_as: str, limit: int | None = None
 ) -> None:
-    """Print the entries that meet every condition, oldest first.
-
-    Args:
-        wanted: The conditions.
-        storage: The coordinator's database.
-        shown_as: One of `FORMATS`.
-        limit: Print at most this many entries, None for all.
-
-    Raises:
-        ConfigError: If no entry could meet a condition.
-        UnknownRun: If there is no such run, or no database.
-    """
+    """Print the entries that meet every condition, oldest first, in a form of `FORMATS`."""
     if shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
     _require_shape(wanted, limit)
@@ -312,8 +271,13 @@ def print_audit(
         writer.writerow(_FIELDS)
         for entry in found:
             detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
-            values = [*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]]
-            writer.writerow([_cell(value) for value in values])
+            row = []
+            for value in (*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]):
+                # A spreadsheet shows the text as it is, and the text controls no terminal.
+                is_formula = isinstance(value, str) and value.startswith(_FORMULA)
+                shown_value = f"'{value}" if is_formula else value
+                row.append(printable(shown_value) if isinstance(value, str) else value)
+            writer.writerow(row)
     else:
         console().print(table(None, NAMES, entry_rows(found)))
 
@@ -321,13 +285,7 @@ def print_audit(
 def matching(
     database: Database, wanted: AuditFilter, storage: str, limit: int | None
 ) -> list[dict[str, Any]]:
-    """Return the entries that meet every condition, oldest first.
-
-    Args:
-        database: The coordinator's.
-        wanted: The conditions.
-        storage: The database's URL, for messages.
-        limit: Return at most this many entries, None for all.
+    """Return the entries that meet every condition, oldest first; the URL is for messages.
 
     Raises:
         ConfigError: If no entry could meet a condition.
@@ -347,7 +305,24 @@ def matching(
                 status=wanted.of_charges,
                 limit=limit,
             )
-            found = [_charge(uow, leaf) for leaf in charges]
+            found: list[dict[str, Any]] = []
+            for leaf in charges:
+                # In the form of an event; `uow` checks that the row fits its leaf.
+                _, text = uow.log.data(leaf).split(b"\n", 1)
+                found.append(
+                    {
+                        "sequence": None,
+                        "leaf": leaf.position,
+                        "run": leaf.run_id,
+                        "actor": leaf.pseudonym,
+                        "action": f"{CHARGE}{leaf.status or 'reserved'}",
+                        "round": leaf.round_number,
+                        "channel": leaf.channel,
+                        "time": None,
+                        "detail": json.loads(text),
+                        "hash": leaf.hash.hex(),
+                    }
+                )
         else:
             events = uow.audit.query(
                 run=run_id,
@@ -355,14 +330,23 @@ def matching(
                 action=wanted.action,
                 round=wanted.round_number,
                 channel=wanted.channel,
-                since=_time("--since", wanted.period.since),
-                until=_time("--until", wanted.period.until),
+                since=_time("--since", wanted.since),
+                until=_time("--until", wanted.until),
                 detail_contains=wanted.detail,
                 limit=limit,
             )
             found = [{**asdict(entry), "detail": _detail(entry.detail)} for entry in events]
         if not found:
-            _require_known(uow, wanted)
+            # Names that no entry has are refused; known names need not have a common entry.
+            valid = {
+                "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
+                "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
+                "--channel": (wanted.channel, {*uow.audit.known("channel"), *uow.log.channels()}),
+            }
+            for option, (value, known) in valid.items():
+                if value is not None and value not in known:
+                    names = listed(sorted(known))
+                    raise ConfigError(f"{option}: {value!r} matches nothing; valid: {names}")
     return found
 
 
@@ -381,7 +365,7 @@ def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -> None:
     """Refuse conditions that charges cannot meet."""
-    for option, value in zip(("--since", "--until"), wanted.period, strict=True):
+    for option, value in (("--since", wanted.since), ("--until", wanted.until)):
         if value is not None:
             raise ConfigError(f"{option}: {value!r} matches no charge, as charges have no time")
     for option, name in (("--detail", wanted.detail), ("--action", wanted.action)):
@@ -390,23 +374,6 @@ def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -
     if wanted.actor is not None and not of_client:
         known = listed(uow.log.pseudonyms())
         raise ConfigError(f"--actor: {wanted.actor!r} was never charged; valid: {known}")
-
-
-def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
-    """Return a charge in the form of an event; `uow` checks that its row fits its leaf."""
-    _, text = uow.log.data(leaf).split(b"\n", 1)
-    return {
-        "sequence": None,
-        "leaf": leaf.position,
-        "run": leaf.run_id,
-        "actor": leaf.pseudonym,
-        "action": f"{CHARGE}{leaf.status or 'reserved'}",
-        "round": leaf.round_number,
-        "channel": leaf.channel,
-        "time": None,
-        "detail": json.loads(text),
-        "hash": leaf.hash.hex(),
-    }
 
 
 def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
@@ -421,27 +388,6 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
         raise ConfigError(
             f"--limit: {limit} is not valid; it must be at least 1 and at most {LARGEST_ROUND}"
         )
-
-
-def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
-    """Refuse names that no entry has; known names need not have a common entry."""
-    valid = {
-        "--actor": (wanted.actor, {*uow.audit.known("actor"), *uow.log.pseudonyms()}),
-        "--action": (wanted.action, {*uow.audit.known("action"), *CHARGES}),
-        "--channel": (wanted.channel, {*uow.audit.known("channel"), *uow.log.channels()}),
-    }
-    for option, (value, known) in valid.items():
-        if value is not None and value not in known:
-            raise ConfigError(
-                f"{option}: {value!r} matches nothing; valid: {listed(sorted(known))}"
-            )
-
-
-def _cell(value: Any) -> Any:
-    """Return a value that a spreadsheet shows as it is, and that controls no terminal."""
-    if not isinstance(value, str):
-        return value
-    return printable(f"'{value}" if value.startswith(_FORMULA) else value)
 
 
 def _detail(text: str) -> Any:
@@ -475,43 +421,43 @@ CHECKPOINT: Final = "checkpoint"
 
 
 def print_head(storage: str, *, as_json: bool) -> None:
-    """Print the log's head as a signed checkpoint.
-
-    Raises:
-        UnknownRun: If there is no database.
-    """
+    """Print the log's head as a signed checkpoint."""
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         with database.unit_of_work(read_only=True) as uow:
             tree = uow.log.tree()
             root = tree.root()
     note = sign_checkpoint(Checkpoint(signer.name, tree.size, root), signer)
+    key, size = signer.key.encode(), tree.size
     if as_json:
-        print_json(
-            {
-                "origin": signer.name,
-                "size": tree.size,
-                "root": root.hex(),
-                "key": signer.key.encode(),
-                "checkpoint": note,
-            }
-        )
+        found = {"origin": signer.name, "size": size, "root": root.hex()}
+        print_json(found | {"key": key, "checkpoint": note})
         return
-    _write(f"key {signer.key.encode()}\n\n{note}")
+    _write(f"key {key}\n\n{note}")
 
 
 def print_proof(event: str, storage: str, *, as_json: bool) -> None:
     """Print the proof that an event or a charge is in the log.
 
     Raises:
-        ConfigError: If the text names no event and no leaf.
-        UnknownRun: If there is no such run, or no database.
         LogBroken: If the log does not hold there; nothing is printed.
     """
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         with database.unit_of_work(read_only=True) as uow:
-            leaf = _leaf(database, uow, event, storage)
+            run, _, number = event.rpartition(":")
+            if not re.fullmatch(r"[0-9]{1,18}", number):
+                raise ConfigError(
+                    f"EVENT: {event!r} is not valid; it must be RUN:NUMBER of an event, or a "
+                    "leaf's number"
+                )
+            try:
+                if run:
+                    leaf = uow.log.of_event(resolved(database, run, storage), int(number))
+                else:
+                    leaf = uow.log.leaf(int(number))
+            except NotFound as error:
+                raise ConfigError(f"EVENT: {event!r}: {error}") from error
             found = proof_of(uow, leaf, signer)
     if as_json:
         print_json(found)
@@ -551,27 +497,8 @@ def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
     }
 
 
-def _leaf(database: Database, uow: UnitOfWork, event: str, storage: str) -> Leaf:
-    run, _, number = event.rpartition(":")
-    if not re.fullmatch(r"[0-9]{1,18}", number):
-        raise ConfigError(
-            f"EVENT: {event!r} is not valid; it must be RUN:NUMBER of an event, or a leaf's number"
-        )
-    try:
-        if run:
-            return uow.log.of_event(resolved(database, run, storage), int(number))
-        return uow.log.leaf(int(number))
-    except NotFound as error:
-        raise ConfigError(f"EVENT: {event!r}: {error}") from error
-
-
 def change_log_key(storage: str) -> None:
-    """Print the new public key of the log, to which the old one has handed over.
-
-    Raises:
-        ConfigError: If there is no key yet.
-        UnknownRun: If there is no database.
-    """
+    """Print the new public key of the log, to which the old one has handed over."""
     with closing(open_existing(storage)) as database:
         key = change_key(database.path)
     _write(f"key {key.encode()}\n")
@@ -586,10 +513,7 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
     """Write checkpoint, tiles of hashes and tiles of entries; the checkpoint last.
 
     Raises:
-        ConfigError: If the folder exists.
-        UnknownRun: If there is no database.
         LogBroken: If the log does not hold; there may be tiles then, but no checkpoint.
-        Unwritable: If a file cannot be written.
     """
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"DIR: {str(folder)!r} exists already; valid is a new folder")
@@ -598,39 +522,37 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
         head = database.verify_log()
         make_folder(folder)
         names = []
-        for name, data in _tile_files(database, head.size, with_salts=with_salts):
-            write_bytes(folder / name, data)
-            names.append(name)
+        # Leaves never change, so a transaction of its own reads each tile.
+        for tile in tile_paths(head.size):
+            start = tile.position << 8
+            with database.unit_of_work(read_only=True) as uow:
+                hashes = uow.log.tree(head.size).read(tile.level, start, tile.width)
+                files = {tile.path(): b"".join(hashes)}
+                if tile.level == 0:
+                    leaves = uow.log.leaves(start, start + tile.width)
+                    files[tile.path(ENTRIES)] = _entries(uow, leaves)
+            for name, data in files.items():
+                write_bytes(folder / name, data)
+                names.append(name)
+        if with_salts:
+            write_bytes(folder / SALTS, b"".join(_salts(database, head.size)))
+            names.append(SALTS)
     note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
     write_bytes(folder / CHECKPOINT, note.encode())
-    if as_json:
-        print_json({"size": head.size, "root": head.root.hex(), "files": sorted(names)})
-        return
     text = f"{head.size} leaves in {len(names)} files below {folder}; key {signer.key.encode()}"
-    console().print(printable(text))
+    found = {"size": head.size, "root": head.root.hex(), "files": sorted(names)}
+    answer(found, printable(text), as_json=as_json)
 
 
-def _tile_files(database: Database, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents. Leaves never change, so a transaction of its own reads each."""
-    for tile in tile_paths(size):
-        with database.unit_of_work(read_only=True) as uow:
-            hashes = uow.log.tree(size).read(tile.level, tile.position << 8, tile.width)
-            entries = _entries(uow, tile) if tile.level == 0 else None
-        yield tile.path(), b"".join(hashes)
-        if entries is not None:
-            yield tile.path(ENTRIES), entries
-    if with_salts:
-        yield SALTS, b"".join(_salts(database, size))
-
-
-def _entries(uow: UnitOfWork, tile: Tile) -> bytes:
-    start = tile.position << 8
-    leaves = uow.log.leaves(start, start + tile.width)
-    entries = [shown(leaf, uow.log.data(leaf)) for leaf in leaves]
-    for leaf, entry in zip(leaves, entries, strict=True):
+def _entries(uow: UnitOfWork, leaves: Sequence[Leaf]) -> bytes:
+    """Return what leaves show, each after its length."""
+    found = b""
+    for leaf in leaves:
+        entry = shown(leaf, uow.log.data(leaf))
         if len(entry) > _LONGEST:
             raise LogBroken(leaf.position, f"it has {len(entry)} bytes, more than a tile can hold")
-    return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
+        found += len(entry).to_bytes(2, "big") + entry
+    return found
 
 
 def _salts(database: Database, size: int) -> Iterator[bytes]:
@@ -644,19 +566,23 @@ def _salts(database: Database, size: int) -> Iterator[bytes]:
 
 
 def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
-    """Print each new leaf of the log until a signal ends the command.
-
-    Raises:
-        UnknownRun: If there is no database.
-        LogBroken: If the log does not begin with its earlier leaves any more.
-    """
+    """Print each new leaf of the log until a signal ends the command."""
     out = console()
     for entry in followed(storage, lambda: time.sleep(seconds)):
         if as_json:
             sys.stdout.write(json.dumps(entry, sort_keys=True) + "\n")
             sys.stdout.flush()
+            continue
+        says = entry["says"]
+        if entry["kind"] == "event":
+            _, sequence, run, actor, action, number, channel, moment, detail = says
+            where = "" if number is None else f" round {number}"
+            what = f"{action}{where}{'' if channel is None else f' {channel}'} {detail}"
+            text = f"{moment[:19]}Z {run} {sequence} {actor} {what}"
         else:
-            out.print(printable(_line(entry)))
+            charge = f"charge.{says.get('status', 'reserved')} round {says['round_number']}"
+            text = f"{'':20} {says['run_id']} {says['pseudonym']} {charge} {says['channel']}"
+        out.print(printable(text))
 
 
 def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
@@ -676,35 +602,19 @@ def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]
         seen: TreeHead | None = None
         while True:
             with database.unit_of_work(read_only=True) as uow:
-                tree = uow.log.tree()
-                new = [] if seen is None else _added(uow, seen)
+                tree, size = uow.log.tree(), uow.log.size()
+                new: list[dict[str, Any]] = []
+                if seen is not None:
+                    if size < seen.size:
+                        raise LogBroken(size, f"it had {seen.size} leaves before")
+                    if uow.log.tree(seen.size).root() != seen.root:
+                        last = max(seen.size - 1, 0)
+                        text = f"its first {seen.size} leaves are not those of before"
+                        raise LogBroken(last, text)
+                    for leaf in uow.log.leaves(seen.size, size):
+                        _, data = uow.log.data(leaf).split(b"\n", 1)
+                        says = json.loads(data)
+                        new.append({"leaf": leaf.position, "kind": leaf.kind, "says": says})
                 seen = TreeHead(tree.size, tree.root())
             yield from new
             pause()
-
-
-def _added(uow: UnitOfWork, seen: TreeHead) -> list[dict[str, Any]]:
-    size = uow.log.size()
-    if size < seen.size:
-        raise LogBroken(size, f"it had {seen.size} leaves before")
-    if uow.log.tree(seen.size).root() != seen.root:
-        raise LogBroken(
-            max(seen.size - 1, 0), f"its first {seen.size} leaves are not those of before"
-        )
-    found = []
-    for leaf in uow.log.leaves(seen.size, size):
-        _, text = uow.log.data(leaf).split(b"\n", 1)
-        found.append({"leaf": leaf.position, "kind": leaf.kind, "says": json.loads(text)})
-    return found
-
-
-def _line(entry: dict[str, Any]) -> str:
-    says = entry["says"]
-    if entry["kind"] == "event":
-        _, sequence, run, actor, action, number, channel, moment, detail = says
-        where = "" if number is None else f" round {number}"
-        what = f"{action}{where}{'' if channel is None else f' {channel}'} {detail}"
-        return f"{moment[:19]}Z {run} {sequence} {actor} {what}"
-    status = says.get("status", "reserved")
-    where = f"round {says['round_number']} {says['channel']}"
-    return f"{'':20} {says['run_id']} {says['pseudonym']} charge.{status} {where}"

@@ -15,11 +15,11 @@ from platform.agreement.budgets import (
     require_known_client,
 )
 from platform.agreement.statements import lifetime_of
-from platform.cli.output import console, epsilon, print_json, rounded_down, table
+from platform.cli.output import Said, answer, epsilon, rounded_down, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
-from platform.reports.hazards import claim_warnings, stated_warnings
 from platform.results.reading import resolved
+from platform.results.report.hazards import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
 from storage import AuditChainBroken, Database
@@ -53,41 +53,22 @@ ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged",
 def budget_command(
     run_id: str | None, client: str | None, storage: str, *, every: bool = False, as_json: bool
 ) -> None:
-    """Print the budget of a run, or of the newest runs.
+    """Print the budget of a run; without one, of the newest runs and those that go on, or `every`.
 
-    Args:
-        run_id: The run; None for the newest runs, and those that have not finished.
-        client: State this client alone, and all runs that charged it.
-        storage: The database's URL.
-        every: Without a run: state all runs, however long that takes.
-        as_json: Print JSON.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        ConfigError: If there is no such client.
-        RunStopped: If records do not agree; the command prints nothing that rests on them.
-        AuditChainBroken: If an audit log was changed; the same holds.
+    With a client, state this client alone, and all runs that charged it.
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:
             _print_runs(database, client, every=every, as_json=as_json)
             return
         _, document = stated_budget(database, resolved(database, run_id, storage), client)
-    if as_json:
-        print_json(document)
-    else:
-        _print_run(document)
+    answer(document, _of_run(document), as_json=as_json)
 
 
 def stated_budget(
     database: Database, run_id: str, client: str | None = None
 ) -> tuple[Agreed, dict[str, Any]]:
-    """Return a run whose records agree, and its budget with every warning about it.
-
-    Args:
-        database: The coordinator's.
-        run_id: The run.
-        client: State this client alone.
+    """Return a run whose records agree, and its budget (or one client's) with every warning.
 
     Raises:
         ConfigError: If there is no such client.
@@ -106,22 +87,17 @@ def stated_budget(
     return agreed, {**found, "lifetime_covers": lifetime_of(agreed.config)}
 
 
-def _print_run(document: Document) -> None:
-    out = console()
-    out.print(f"run {document['run_id']}, client by client")
-    for text in document["warnings"]:
-        out.print(f"note: {text}")
-    out.print(terms_words(document))
-    clients = client_rows(document)
-    if clients:
-        out.print(table(None, CLIENT_COLUMNS, clients))
+def _of_run(document: Document) -> Iterator[Said]:
+    yield f"run {document['run_id']}, client by client"
+    yield from (f"note: {text}" for text in document["warnings"])
+    yield terms_words(document)
+    if clients := client_rows(document):
+        yield table(None, CLIENT_COLUMNS, clients)
     else:
-        out.print("no client has been charged for anything yet")
-    attempts = attempt_rows(document)
-    if attempts:
-        out.print(table("attempts without a result", ATTEMPT_COLUMNS, attempts))
-    for text in closing_words(document):
-        out.print(text)
+        yield "no client has been charged for anything yet"
+    if attempts := attempt_rows(document):
+        yield table("attempts without a result", ATTEMPT_COLUMNS, attempts)
+    yield from closing_words(document)
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
@@ -186,7 +162,23 @@ def _rounds(number: int | None) -> str:
 
 def closing_words(document: Document) -> Iterator[str]:
     """Yield the forecast, and the notes without which a reader may misread a number."""
-    yield f"forecast: {_forecast(document)}"
+    found, forecast = document["forecast"], "none: the run releases nothing any more"
+    if found is not None:
+        coming, fitting = found["rounds_to_come"], found["rounds_left"]
+        if not any(document[name] for name in ("target_epsilon", "lifetime_budget")):
+            forecast = f"{coming} rounds are to come, and no limit ends the run before"
+        elif fitting is None:
+            forecast = (
+                f"{coming} rounds are to come; how many fit is known once the first is charged; "
+                "calibrated noise was calibrated for all of them"
+            )
+        else:
+            enough = "so all of them fit" if fitting >= coming else "so the run ends early"
+            forecast = (
+                f"{_rounds(fitting)} further rounds fit at the noise of the rounds so far, and "
+                f"{coming} are to come, {enough}"
+            )
+    yield f"forecast: {forecast}"
     if any(one["reserved"]["releases"] for one in document["clients"]):
         yield RESERVED
     yield f"note: lifetime: {document['lifetime_covers']}"
@@ -199,28 +191,24 @@ def closing_words(document: Document) -> Iterator[str]:
     yield SUMS
 
 
-def _forecast(document: Document) -> str:
-    found = document["forecast"]
-    if found is None:
-        return "none: the run releases nothing any more"
-    coming, fitting = found["rounds_to_come"], found["rounds_left"]
-    limits = [document[name] for name in ("target_epsilon", "lifetime_budget")]
-    if not any(limits):
-        return f"{coming} rounds are to come, and no limit ends the run before"
-    if fitting is None:
-        return (
-            f"{coming} rounds are to come; how many fit is known once the first is charged; "
-            "calibrated noise was calibrated for all of them"
-        )
-    enough = "so all of them fit" if fitting >= coming else "so the run ends early"
-    return (
-        f"{_rounds(fitting)} further rounds fit at the noise of the rounds so far, and {coming} "
-        f"are to come, {enough}"
-    )
-
-
 def _print_runs(database: Database, client: str | None, *, every: bool, as_json: bool) -> None:
-    chosen, left_out = _chosen(database, client, every=every)
+    with database.unit_of_work(read_only=True) as uow:
+        known = list(reversed(uow.runs.list()))
+        charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
+    # All records of a run are compared first, which takes some hundredths of a second a run.
+    if every or (client is not None and not charged):
+        # A client that was never charged may have joined a run all the same.
+        chosen = [run.run_id for run in known]
+    elif client is None:
+        chosen = [r.run_id for at, r in enumerate(known) if at < NEWEST or r.status in GOING_ON]
+    else:
+        # A second phase continues the ledger of its first run.
+        chosen = [
+            run.run_id
+            for run in known
+            if (stored_tree(run).get("phase_two_of") or run.run_id) in charged
+        ]
+    left_out = len(known) - len(chosen)
     documents: list[dict[str, Any]] = []
     faults: list[Fault] = []
     clients: set[str] = set()
@@ -243,62 +231,36 @@ def _print_runs(database: Database, client: str | None, *, every: bool, as_json:
         require_known_client(client, clients, "all runs")
         budget = budget_document(read_budget(database, str(newest), client), ())
         found["lifetime"] = budget["clients"][0]["lifetime"]
-    if as_json:
-        print_json(found)
-    else:
-        _print_overview(found)
+    answer(found, _overview(found), as_json=as_json)
     if faults:
         raise faults[0]
 
 
-def _chosen(database: Database, client: str | None, *, every: bool) -> tuple[list[str], int]:
-    """Return the runs to be read, newest first, and how many others there are.
-
-    All records of a run are compared first, which takes some hundredths of a second a run.
-    """
-    with database.unit_of_work(read_only=True) as uow:
-        known = list(reversed(uow.runs.list()))
-        charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
-    if every or (client is not None and not charged):
-        # A client that was never charged may have joined a run all the same.
-        return [run.run_id for run in known], 0
-    if client is None:
-        chosen = [r.run_id for at, r in enumerate(known) if at < NEWEST or r.status in GOING_ON]
-    else:
-        # A second phase continues the ledger of its first run.
-        chosen = [
-            run.run_id
-            for run in known
-            if (stored_tree(run).get("phase_two_of") or run.run_id) in charged
-        ]
-    return chosen, len(known) - len(chosen)
-
-
-def _print_overview(found: Document) -> None:
-    out, runs = console(), [one for one in found["runs"] if one["problem"] is None]
+def _overview(found: Document) -> Iterator[Said]:
+    runs = [one for one in found["runs"] if one["problem"] is None]
     whose = "the client that spent most" if found["client"] is None else found["client"]
-    out.print(f"epsilon for server/peers/observer so far, of {whose}")
+    yield f"epsilon for server/peers/observer so far, of {whose}"
     warned: dict[str, list[str]] = {}
     for one in runs:
         for text in one["warnings"]:
             warned.setdefault(text, []).append(one["run_id"])
     for text, names in warned.items():
-        out.print(f"note: {text} ({', '.join(names)})")
+        yield f"note: {text} ({', '.join(names)})"
     columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
-    out.print(table(None, columns, [_run_row(one) for one in found["runs"]]))
+    yield table(None, columns, [_run_row(one) for one in found["runs"]])
     if number := found["left_out"]:
         left = f"{'1 run is' if number == 1 else f'{number} runs are'} left out"
         if found["client"] is not None:
-            out.print(f"note: {left} that never charged this client; `--all` reads them too")
+            yield f"note: {left} that never charged this client; `--all` reads them too"
         else:
-            out.print(f"note: {left}, older and over; `--all` reads and compares them too")
+            yield f"note: {left}, older and over; `--all` reads and compares them too"
     life = found.get("lifetime")
     if life is None and any(one["lifetime_budget"] is not None for one in runs):
-        out.print(LIVES)
+        yield LIVES
     if life is not None:
         spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
-        out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}")
-    out.print(SUMS)
+        yield f"lifetime: {spent}, left {rounded_down(life['left'])}"
+    yield SUMS
 
 
 def _run_row(one: Document) -> tuple[str, ...]:

@@ -183,20 +183,16 @@ METHODS: Any = typer.Option(
 """Of `Path | None`."""
 
 
-def version_text(root: Path = ROOT) -> str:
-    """Return the version in one line, and whether it is a checkout.
-
-    Args:
-        root: The folder that holds the packages.
-    """
+def version_text() -> str:
+    """Return the version in one line, and whether it is a checkout."""
     from platform.experiment.environment import OWN, checkout_commit, sotto_version
 
     # A checkout states its own version; the installed version may be another.
     project: dict[str, Any] = {}
     with suppress(OSError, ValueError, KeyError):
-        project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     if project.get("name") != OWN:
-        return f"sotto {sotto_version() or 'of unknown version'}, installed in {root}"
-    commit = checkout_commit(root)
+        return f"sotto {sotto_version() or 'of unknown version'}, installed in {ROOT}"
+    commit = checkout_commit(ROOT)
     known = "" if commit is None else f" at commit {commit[:12]}"
-    return f"sotto {project['version']}, a checkout in {root}{known}"
+    return f"sotto {project['version']}, a checkout in {ROOT}{known}"

@@ -7,7 +7,7 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import resources
@@ -16,7 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
-from platform.cli.output import console, print_json, table
+from platform.cli.output import answer, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.run import known_keys
@@ -33,19 +33,7 @@ def configs_command(
     as_published: bool,
     as_json: bool,
 ) -> None:
-    """List configurations or keys, or show one configuration with all that it extends.
-
-    Args:
-        config: The configuration to show, None for a list.
-        overrides: Overrides of its keys.
-        folder: The folder of the user's own methods, None without one.
-        keys: Whether to list the keys.
-        as_published: Whether to show it with the settings of a published run.
-        as_json: Print JSON.
-
-    Raises:
-        ConfigError: If options do not go together, or the configuration is not valid.
-    """
+    """List configurations or keys, or show one configuration with all that it extends."""
     if config is not None and not keys:
         sources = Sources(registry=Registry(folder=folder), as_published=as_published)
         found = load_config(config, overrides, sources)
@@ -67,25 +55,17 @@ def configs_command(
         titles = packaged_titles(Sources())
         documents = [{"name": name, "title": title} for name, title in titles.items()]
         columns = ("configuration", "what it is")
-    if as_json:
-        print_json(documents)
-    else:
-        console().print(table(None, columns, [tuple(one.values()) for one in documents]))
+    listed = table(None, columns, [tuple(one.values()) for one in documents])
+    answer(documents, listed, as_json=as_json)
 
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
-    """List all methods with their options; the user's own methods come from a folder.
-
-    Raises:
-        BrokenMethod: If a method of the folder cannot be used.
-    """
+    """List all methods with their options; the user's own methods come from a folder."""
     registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
-    if as_json:
-        print_json([asdict(info) for info in infos])
-        return
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
-    console().print(table(None, ("method", "what it is", "options"), rows))
+    listed = table(None, ("method", "what it is", "options"), rows)
+    answer([asdict(info) for info in infos], listed, as_json=as_json)
 
 
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -102,7 +82,6 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
         as_json: Print JSON.
 
     Raises:
-        ConfigError: If the name cannot be a new method's, or a file exists.
         Unwritable: If a file cannot be written; none is left then.
     """
     folder = Path() if into is None else into
@@ -116,7 +95,18 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
         "preset.txt": folder / preset / f"{name}.yaml",
         "method.txt": folder / method / f"{name}.py",
     }
-    _require_new_name(name, folder, in_checkout=in_checkout)
+    if NAME.fullmatch(name) is None or keyword.iskeyword(name):
+        raise ConfigError(
+            f"NAME: {name[:60]!r} is not valid; it must be small letters, digits and _, begin with "
+            "a letter, be at most 40 long, and no keyword of Python"
+        )
+    if name.startswith("test_") or name == "conftest":
+        raise ConfigError(f"NAME: {name!r} is the name of a test; valid: one without test_")
+    if name in Registry().available() or (in_checkout and (folder / "methods" / name).exists()):
+        raise ConfigError(
+            f"NAME: {name!r} is taken; valid: a name that `methods` does not list, and no folder "
+            "of methods/"
+        )
     _require_new_files(name, folder, files.values())
     words = {
         "name": name,
@@ -124,13 +114,20 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
         "module": f"methods.{name}" if in_checkout else name,
     }
     starts = resources.files("platform.cli").joinpath("start")
-    _write_all(
-        folder,
-        {
-            path: Template(starts.joinpath(start).read_text("utf-8")).substitute(words)
-            for start, path in files.items()
-        },
-    )
+    made: list[Path] = []
+    with named(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for start, path in files.items():
+            text = Template(starts.joinpath(start).read_text("utf-8")).substitute(words)
+            with named(path), path.open("x", encoding="utf-8") as file:
+                made.append(path)
+                file.write(text)
+    except BaseException:
+        # All files are written, or none.
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise
     # This interpreter as a user types it: by its path below this folder, otherwise by its name.
     python = "python"
     with suppress(ValueError):
@@ -145,22 +142,6 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
     out.print("It trains as it is. Its test fails until you replace a number; next:")
     # A command stays on one line at every width, so that it can be copied.
     out.out(f"    {printable(command)}")
-
-
-def _require_new_name(name: str, folder: Path, *, in_checkout: bool) -> None:
-    if NAME.fullmatch(name) is None or keyword.iskeyword(name):
-        raise ConfigError(
-            f"NAME: {name[:60]!r} is not valid; it must be small letters, digits and _, begin with "
-            "a letter, be at most 40 long, and no keyword of Python"
-        )
-    if name.startswith("test_") or name == "conftest":
-        raise ConfigError(f"NAME: {name!r} is the name of a test; valid: one without test_")
-    known = Registry().available()
-    if name in known or (in_checkout and (folder / "methods" / name).exists()):
-        raise ConfigError(
-            f"NAME: {name!r} is taken; valid: a name that `methods` does not list, and no folder "
-            "of methods/"
-        )
 
 
 def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:
@@ -181,19 +162,3 @@ def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:
         raise ConfigError(
             f"NAME: {name!r} is a module that Python finds already; valid: another name"
         )
-
-
-def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write new files, all or none."""
-    made: list[Path] = []
-    with named(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        for path, text in texts.items():
-            with named(path), path.open("x", encoding="utf-8") as file:
-                made.append(path)
-                file.write(text)
-    except BaseException:
-        for path in made:
-            path.unlink(missing_ok=True)
-        raise

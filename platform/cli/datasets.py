@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import typer
 
+from platform.agreement import Agreed
 from platform.cli.ending import FAILED
-from platform.cli.output import console, print_json, progress_bar, table
+from platform.cli.output import Said, Whole, answer, console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
@@ -33,7 +34,7 @@ from platform.data.loading import (
 from platform.data.own_layouts import OWN_LAYOUTS
 from platform.data.partition import Counts
 from platform.errors import ConfigError, UnknownRun, listed
-from platform.pictures.canvas import (
+from platform.results.charts import (
     ALARM,
     SHADES,
     SUFFIXES,
@@ -46,9 +47,8 @@ from platform.pictures.canvas import (
     wrapped,
     write_picture,
 )
-from platform.results.comparisons import sweep_pictures
+from platform.results.pictures import ABSENT, files_of, run_pictures, sweep_pictures, write_pictures
 from platform.results.reading import is_sweep, numbers_of, read_runs, read_sweep_runs
-from platform.results.run_pictures import ABSENT, files_of, run_pictures, write_pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,21 +80,9 @@ def datasets_command(
     class_names: Path | None,
     as_json: bool,
 ) -> None:
-    """List the data sets, show what clients hold, or check a folder.
-
-    Args:
-        show: The configuration whose clients are shown.
-        overrides: Overrides of its keys.
-        plot: The file for a picture of its clients.
-        check: Name of the data set whose folder is checked.
-        root: The value that `task.root` would have.
-        layout: The value that `task.layout` would have.
-        class_names: The value that `task.class_names` would have.
-        as_json: Print JSON.
+    """List the data sets, show what clients hold, or check a folder; `sotto datasets --help`.
 
     Raises:
-        ConfigError: If options do not go together, a name is unknown, or a configuration cannot be
-            dealt out.
         typer.Exit: With code 1, if a checked folder has faults.
     """
     if show is not None and check is not None:
@@ -125,15 +113,15 @@ def datasets_command(
         names = None if class_names is None else user_path(str(class_names), "--class-names")
         _check(check, path, Hints(known, names), as_json=as_json)
         return
-    if as_json:
-        print_json([asdict(info) for info in infos])
-        return
     rows = [(info.name, info.title, _some(info.classes), _some(info.domains)) for info in infos]
-    out = console()
-    out.print(table(None, ("data set", "what it is", "classes", "domains"), rows))
     texts = ", ".join(info.name for info in infos if info.modality == "texts")
-    out.print(f"texts, which methods for images refuse: {texts}")
-    out.print("the files of a data set: datasets --check NAME --root DIR")
+    answer(
+        [asdict(info) for info in infos],
+        table(None, ("data set", "what it is", "classes", "domains"), rows),
+        f"texts, which methods for images refuse: {texts}",
+        "the files of a data set: datasets --check NAME --root DIR",
+        as_json=as_json,
+    )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -152,17 +140,41 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     held = holdings(data)
     title = title_of(run, data)
     if plot is not None:
-        draw_holdings(held, data.classes, plot, title=title)
+        write_picture(HoldingsPicture(held=held, classes=data.classes, title=title), plot)
     if as_json:
         print_json(holdings_document(run, data))
         return
     out = console()
     for sentence in data.dataset.recognised:
         out.print(f"recognised: {sentence}")
-    _print_clients(held, data, title)
+    # Each class has a column if that is readable on the width of a file.
+    width = sum(max(len(name), CELL) + 3 for name in data.classes)
+    full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
+    domains = data.domain_names if len(data.domain_names) > 1 else ()
+    validates = any(holding.validation.any() for holding in held)
+    parts = [part for part in PARTS if part != "validation" or validates]
+    columns = ["client", *(TITLES[part] for part in parts)]
+    what = data.dataset.modality
+    columns += ["sense"] if data.senses else []
+    columns += list(data.classes) if full else ["classes", f"most {what} of"]
+    columns += ["domains"] if domains else []
+    rows = []
+    for holding in held:
+        row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
+        row += [holding.sense] if data.senses else []
+        if full:
+            numbers = zip(*(getattr(holding, part).tolist() for part in parts), strict=True)
+            row += ["/".join(map(str, of)) if any(of) else "-" for of in numbers]
+        else:
+            row += [holding.classes, _most(holding.train, data.classes)]
+        rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
+    out.print(table(title, columns, rows))
+    if full:
+        out.print(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
+    if new := sum(holding.is_new for holding in held):
+        out.print(f"{new} new clients take part in no round")
     for name, common in data.common.items():
-        count = f"{len(common.rows)} {name} {data.dataset.modality}"
-        out.print(f"every client is measured on {count} as well")
+        out.print(f"every client is measured on {len(common.rows)} {name} {what} as well")
     out.print("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
     if plot is not None:
         out.print(f"picture: {plot}", soft_wrap=True)
@@ -178,36 +190,6 @@ def title_of(run: RunConfig, data: TaskData) -> str:
         shots = "" if section.images_per_client is not None else f", all {data.dataset.modality}"
     senses = "" if run.task.senses is None else f", senses: {run.task.senses}"
     return f"{data.dataset.name}: {section.kind}{options}{shots}{senses}"
-
-
-def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
-    # Each class has a column if that is readable on the width of a file.
-    width = sum(max(len(name), CELL) + 3 for name in data.classes)
-    full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
-    domains = data.domain_names if len(data.domain_names) > 1 else ()
-    validates = any(holding.validation.any() for holding in held)
-    parts = [part for part in PARTS if part != "validation" or validates]
-    columns = ["client", *(TITLES[part] for part in parts)]
-    what = data.dataset.modality
-    columns += ["sense"] if data.senses else []
-    columns += list(data.classes) if full else ["classes", f"most {what} of"]
-    rows = []
-    for holding in held:
-        row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
-        row += [holding.sense] if data.senses else []
-        if full:
-            numbers = zip(*(getattr(holding, part).tolist() for part in parts), strict=True)
-            row += ["/".join(map(str, of)) if any(of) else "-" for of in numbers]
-        else:
-            row += [holding.classes, _most(holding.train, data.classes)]
-        rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
-    out = console()
-    out.print(table(title, [*columns, *(["domains"] if domains else [])], rows))
-    if full:
-        out.print(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
-    new = sum(holding.is_new for holding in held)
-    if new:
-        out.print(f"{new} new clients take part in no round")
 
 
 def _most(numbers: Counts, names: Sequence[str]) -> str:
@@ -226,54 +208,45 @@ def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
         report = check_folder(
             name, request, lambda done, total: progress.update(task, completed=done, total=total)
         )
-    if as_json:
-        print_json(report.document())
-    else:
-        _print_report(report, root)
+    answer(report.document(), _checked(report, root), as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(FAILED)
 
 
-def _print_report(report: FolderReport, root: Path) -> None:
-    out = console()
+def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
     if report.info.layout:
-        out.print(f"{report.info.name} is expected below {str(root)!r} as", soft_wrap=True)
-        for line in report.info.layout:
-            out.print(f"  {line}")
+        yield Whole(f"{report.info.name} is expected below {str(root)!r} as")
+        yield from (f"  {line}" for line in report.info.layout)
     if report.refusal is not None:
-        out.print(f"refused: {report.refusal}")
+        yield f"refused: {report.refusal}"
     if report.dataset is not None:
-        for sentence in report.dataset.recognised:
-            out.print(f"recognised: {sentence}")
-        _print_counts(counts(report.dataset))
+        yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
+        yield from _count_tables(counts(report.dataset))
     for kind, what in FOUND.items():
         found = report.of(kind)
         if found.number:
-            out.print(f"{found.number} {what}:")
-            for line in found.first:
-                out.print(f"  {line}", soft_wrap=True)
+            yield f"{found.number} {what}:"
+            yield from (Whole(f"  {line}") for line in found.first)
         if found.number > len(found.first):
-            out.print(f"  and {found.number - len(found.first)} more")
-    out.print("all is well" if report.is_sound else "the folder has faults")
+            yield f"  and {found.number - len(found.first)} more"
+    yield "all is well" if report.is_sound else "the folder has faults"
 
 
-def _print_counts(found: Mapping[str, Any]) -> None:
-    out, rows = console(), []
+def _count_tables(found: Mapping[str, Any]) -> Iterator[Said]:
+    rows = []
     for side, of in found.items():
         sizes = of["by_class"]
         low, high = min(sizes, key=sizes.get), max(sizes, key=sizes.get)
         spread = (f"{low} ({sizes[low]})", f"{high} ({sizes[high]})")
         rows.append((side, of["total"], len(sizes), *spread))
-    out.print(table(None, ("split", "examples", "classes", "smallest", "largest"), rows))
+    yield table(None, ("split", "examples", "classes", "smallest", "largest"), rows)
     train = found["train"]
     shown = [("domain", "by_domain")] if len(train["by_domain"]) > 1 else []
     shown += [("class", "by_class")] if len(train["by_class"]) <= MOST_CLASSES else []
     for what, key in shown:
         lines = [(name, *(of[key][name] for of in found.values())) for name in train[key]]
-        out.print(table(None, (what, *found), lines))
+        yield table(None, (what, *found), lines)
 
-
-__all__ = ["HoldingsPicture", "draw_holdings", "require_drawable"]
 
 MOST_NAMES: Final = 40
 """Most names along an axis; more would overlap, so some are left out."""
@@ -305,28 +278,27 @@ class HoldingsPicture:
         figure = new_figure(width, height)
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
         _draw_classes(left, self.held, self.classes)
-        add_legend(figure, _draw_totals(right, self.held))
+        start, handles = np.zeros(len(self.held)), dict[str, Any]()
+        for index, part in enumerate(PARTS):
+            counts = np.array([float(getattr(holding, part).sum()) for holding in self.held])
+            if counts.any():
+                style = look(index)
+                handles[f"{part} examples"] = right.barh(
+                    *(range(len(self.held)), counts),
+                    left=start,
+                    color=style.colour,
+                    hatch=style.hatch,
+                    edgecolor="white",
+                    linewidth=0.4,
+                )
+            start += counts
+        right.set_xlabel("examples")
+        right.tick_params(axis="y", labelleft=False)
+        add_legend(figure, handles)
         figure.suptitle(wrapped(self.title, width - 0.6, 10.0), fontsize=10.0)
         least = max(0.14 * min(len(self.held), MOST_NAMES), 1.5)
         across = max(0.13 * min(len(self.classes), MOST_NAMES), 1.5)
         return fitted(figure, {left: (across, least), right: (1.0, least)})
-
-
-def draw_holdings(
-    held: Sequence[Holding], classes: Sequence[str], path: Path, *, title: str
-) -> None:
-    """Draw the counts into a file.
-
-    Args:
-        held: At least one client.
-        classes: Names of the classes that are dealt out.
-        path: A path that ends in .svg or .png.
-        title: The line above the picture.
-
-    Raises:
-        ConfigError: If the file cannot be written.
-    """
-    write_picture(HoldingsPicture(held=held, classes=classes, title=title), path)
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:
@@ -357,27 +329,6 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
         axes.axhline(old - 0.5, color=ALARM, linewidth=1.2, linestyle="--")
 
 
-def _draw_totals(axes: Axes, held: Sequence[Holding]) -> dict[str, Any]:
-    start, handles = np.zeros(len(held)), dict[str, Any]()
-    for index, part in enumerate(PARTS):
-        counts = np.array([float(getattr(holding, part).sum()) for holding in held])
-        if counts.any():
-            style = look(index)
-            drawn = axes.barh(
-                *(range(len(held)), counts),
-                left=start,
-                color=style.colour,
-                hatch=style.hatch,
-                edgecolor="white",
-                linewidth=0.4,
-            )
-            handles[f"{part} examples"] = drawn
-        start += counts
-    axes.set_xlabel("examples")
-    axes.tick_params(axis="y", labelleft=False)
-    return handles
-
-
 def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
     step = -(-len(names) // MOST_NAMES)
     places = list(range(0, len(names), step))
@@ -389,27 +340,6 @@ OUTPUTS: Final = Path("pictures")
 OF_RUN: Final = ("curves", "tradeoff", "clients", "experts", HOLDINGS)
 OF_SWEEP: Final = ("curves", "tradeoff", "final", "clients", "experts", "axes", HOLDINGS)
 _DEALT: Final = "its runs deal out images in {} ways; valid for holdings is one RUN of them"
-
-Pictures = Mapping[str, tuple[Picture, ...]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """The pictures of a run or a sweep.
-
-    Attributes:
-        whose: The run or the sweep, in words.
-        folder: Default name of the folder.
-        pictures: Pictures by kind.
-        missing: Why a kind has no picture, in words, by kind.
-        remark: A note on all pictures; empty without one.
-    """
-
-    whose: str
-    folder: str
-    pictures: Pictures
-    missing: Mapping[str, str]
-    remark: str = ""
 
 
 def plot_command(
@@ -423,21 +353,9 @@ def plot_command(
 ) -> None:
     """Draw a run or a sweep.
 
-    Args:
-        name: A run's id, `latest`, or the folder of a sweep.
-        storage: The coordinator's database.
-        kinds: Kinds of pictures; empty for all kinds that have data.
-        output: A file or a folder, None for the default folder.
-        force: Whether existing files are written over.
-        as_json: Print JSON.
-
     Raises:
         ConfigError: If an option is not valid, a kind has no data, or a file exists; nothing is
             written then.
-        UnknownRun: If there is no such run or sweep.
-        RunStopped: If records do not agree; nothing is written then.
-        AuditChainBroken: If an audit log was changed; nothing is written then.
-        Unwritable: If a file cannot be written.
     """
     of_sweep = is_sweep(Path(name))
     valid = OF_SWEEP if of_sweep else OF_RUN
@@ -445,36 +363,61 @@ def plot_command(
         if kind not in valid:
             raise ConfigError(f"--kind: {kind!r} is not valid here; valid: {', '.join(valid)}")
     draws_holdings = HOLDINGS in (kinds or valid)
-    drawn = (_of_sweep if of_sweep else _of_run)(name, storage, draws_holdings)
-    there = [kind for kind, found in drawn.pictures.items() if found]
+    missing: dict[str, str] = {}
+    if of_sweep:
+        folder = Path(name).resolve().name
+        whose = f"sweep {folder}"
+        runs, not_begun = read_sweep_runs(Path(name), storage)
+        numbers = [run for run, _ in runs]
+        found = sweep_pictures(numbers)
+        # One configuration for each way in which images are dealt out.
+        dealings: dict[str, RunConfig] = {}
+        for _, agreed in runs:
+            config = agreed.config
+            task = config.task.model_dump_json(exclude={"model"})
+            dealings.setdefault(f"{task} {config.seed} {config.seeds.model_dump_json()}", config)
+        configs = list(dealings.values())
+        if len(configs) > 1:
+            missing[HOLDINGS] = _DEALT.format(len(configs))
+        open_runs, remark = sum(not run.finished for run in numbers), ""
+        if open_runs or not_begun:
+            remark = (
+                f"of {len(numbers) + not_begun} runs {open_runs} have not finished and {not_begun} "
+                "not begun; drawn as far as they have come"
+            )
+    else:
+        (agreed,) = _read_run(name, storage)
+        run = numbers_of(agreed)
+        folder, whose, configs = run.run_id, f"run {run.run_id}", [agreed.config]
+        found = run_pictures(run)
+        remark = "" if run.finished else "the run has not finished; drawn as far as it has come"
+    has_holdings = draws_holdings and len(configs) == 1
+    found[HOLDINGS] = _holdings(configs[0]) if has_holdings else ()
+    missing = {kind: ABSENT[kind] for kind in valid if not found.get(kind)} | missing
+    there = [kind for kind, made in found.items() if made]
     for kind in kinds:
         if kind not in there:
             raise ConfigError(
-                f"--kind: {drawn.whose} has no {kind} ({drawn.missing[kind]}); valid: "
-                f"{listed(there)}"
+                f"--kind: {whose} has no {kind} ({missing[kind]}); valid: {listed(there)}"
             )
-    pictures = [one for kind in dict.fromkeys(kinds or there) for one in drawn.pictures[kind]]
+    pictures = [one for kind in dict.fromkeys(kinds or there) for one in found[kind]]
     if not pictures:
-        raise ConfigError(f"RUN|SWEEP: {drawn.whose} has nothing to draw yet; valid is a later one")
-    files = _files(output, OUTPUTS / drawn.folder, pictures)
-    _require_free(files, force=force)
-    written = write_pictures(files, drawn.whose)
-    left_out = {} if kinds else drawn.missing
-    if as_json:
-        print_json({"files": [str(path) for path in written], "missing": dict(left_out)})
-        return
-    out = console()
-    for path in written:
-        out.print(f"picture: {path}", soft_wrap=True)
-    for kind, why in left_out.items():
-        out.print(f"no {kind}: {why}")
-    if drawn.remark:
-        out.print(f"note: {drawn.remark}")
+        raise ConfigError(f"RUN|SWEEP: {whose} has nothing to draw yet; valid is a later one")
+    files = _files(output, OUTPUTS / folder, pictures, force=force)
+    written = write_pictures(files, whose)
+    left_out = {} if kinds else missing
+    answer(
+        {"files": [str(path) for path in written], "missing": left_out},
+        *(Whole(f"picture: {path}") for path in written),
+        *(f"no {kind}: {why}" for kind, why in left_out.items()),
+        *([f"note: {remark}"] if remark else []),
+        as_json=as_json,
+    )
 
 
-def _of_run(name: str, storage: str, draws_holdings: bool) -> Drawn:
+def _read_run(name: str, storage: str) -> list[Agreed]:
     try:
-        (agreed,) = read_runs(storage, [name])
+        return read_runs(storage, [name])
     except UnknownRun as error:
         if Path(name).is_dir():
             raise UnknownRun(
@@ -482,47 +425,6 @@ def _of_run(name: str, storage: str, draws_holdings: bool) -> Drawn:
                 "`sweep` command that made it writes anew"
             ) from error
         raise
-    numbers = numbers_of(agreed)
-    found = run_pictures(numbers)
-    found[HOLDINGS] = _holdings(agreed.config) if draws_holdings else ()
-    return Drawn(
-        whose=f"run {numbers.run_id}",
-        folder=numbers.run_id,
-        pictures=found,
-        missing=_missing(found, OF_RUN),
-        remark="" if numbers.finished else "the run has not finished; drawn as far as it has come",
-    )
-
-
-def _of_sweep(name: str, storage: str, draws_holdings: bool) -> Drawn:
-    runs, not_begun = read_sweep_runs(Path(name), storage)
-    numbers = [run for run, _ in runs]
-    found = sweep_pictures(numbers)
-    # One configuration for each way in which images are dealt out.
-    dealings: dict[str, RunConfig] = {}
-    for _, agreed in runs:
-        config = agreed.config
-        task = config.task.model_dump_json(exclude={"model"})
-        dealings.setdefault(f"{task} {config.seed} {config.seeds.model_dump_json()}", config)
-    is_one = len(dealings) == 1
-    found[HOLDINGS] = _holdings(*dealings.values()) if draws_holdings and is_one else ()
-    missing = _missing(found, OF_SWEEP)
-    if len(dealings) > 1:
-        missing[HOLDINGS] = _DEALT.format(len(dealings))
-    open_runs, remark = sum(not run.finished for run in numbers), ""
-    if open_runs or not_begun:
-        remark = (
-            f"of {len(numbers) + not_begun} runs {open_runs} have not finished and {not_begun} not "
-            "begun; drawn as far as they have come"
-        )
-    folder = Path(name).resolve().name
-    return Drawn(
-        whose=f"sweep {folder}", folder=folder, pictures=found, missing=missing, remark=remark
-    )
-
-
-def _missing(found: Pictures, kinds: Sequence[str]) -> dict[str, str]:
-    return {kind: ABSENT[kind] for kind in kinds if not found.get(kind)}
 
 
 def _holdings(config: RunConfig) -> tuple[Picture, ...]:
@@ -535,31 +437,29 @@ def _holdings(config: RunConfig) -> tuple[Picture, ...]:
 
 
 def _files(
-    output: Path | None, folder: Path, pictures: Sequence[Picture]
+    output: Path | None, folder: Path, pictures: Sequence[Picture], *, force: bool
 ) -> list[tuple[Picture, Path]]:
-    """Return each picture with its file.
+    """Return each picture with its file, before anything is drawn.
 
     Raises:
-        ConfigError: If several pictures would go into one file, or its suffix is not valid.
+        ConfigError: If several pictures would go into one file, its suffix is not valid, or a file
+            exists or lies below a file.
     """
     if output is None or not output.suffix or output.is_dir():
-        return files_of(pictures, output or folder)
-    if output.suffix not in SUFFIXES:
+        files = files_of(pictures, output or folder)
+    elif output.suffix not in SUFFIXES:
         raise ConfigError(
             f"--output: {str(output)!r} is not valid; it must end in .svg or .png, or be a folder "
             "whose name has no dot"
         )
-    if len(pictures) > 1:
+    elif len(pictures) > 1:
         names = ", ".join(picture.name for picture in pictures)
         raise ConfigError(
             f"--output: {str(output)!r} takes one picture, and there are {len(pictures)} "
             f"({names}); valid is a folder, or one of them as --kind"
         )
-    return [(pictures[0], output)]
-
-
-def _require_free(files: Sequence[tuple[Picture, Path]], *, force: bool) -> None:
-    """Refuse existing files, and paths below a file, before anything is drawn."""
+    else:
+        files = [(pictures[0], output)]
     for _, path in files:
         if path.is_dir():
             raise ConfigError(f"--output: {str(path)!r} is a folder; valid is a file's path")
@@ -568,6 +468,7 @@ def _require_free(files: Sequence[tuple[Picture, Path]], *, force: bool) -> None
                 f"--output: {str(path)!r} exists already; valid is another place, or --force to "
                 "write over it"
             )
-    for folder in {parent for _, path in files for parent in path.parents}:
-        if os.path.lexists(folder) and not folder.is_dir():
-            raise ConfigError(f"--output: {str(folder)!r} is not a folder; valid is a folder")
+    for parent in {parent for _, path in files for parent in path.parents}:
+        if os.path.lexists(parent) and not parent.is_dir():
+            raise ConfigError(f"--output: {str(parent)!r} is not a folder; valid is a folder")
+    return files

@@ -79,13 +79,7 @@ class Ended(Exception):
 
 
 def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
-    """Return the end of a run that a signal came to.
-
-    Args:
-        number: The signal.
-        run_id: The run; None before it exists.
-        options: Options by which a command line finds the run again.
-    """
+    """Return the end of a run that a signal came to; it has no id before it exists."""
     if run_id is None:
         return Ended(number, "interrupted")
     command = shlex.join((*COORDINATOR, "run", "--resume", run_id, *options))
@@ -93,12 +87,7 @@ def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
 
 
 def finding(storage: str, surroundings: Surroundings) -> tuple[str, ...]:
-    """Return the options under which a later command finds a run and its method again.
-
-    Args:
-        storage: The database's URL; it never holds a password.
-        surroundings: The parts that a run takes from outside.
-    """
+    """Return the options under which a later command finds a run and its method again."""
     found = () if storage == DEFAULT_STORAGE else ("--storage", storage)
     folder = surroundings.registry.folder
     return found if folder is None else (*found, "--methods", str(folder))
@@ -127,10 +116,8 @@ def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType 
 def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]:
     """While it is entered, a first signal raises and a second one ends the process at once.
 
-    A signal that is ignored, as SIGHUP under `nohup`, stays ignored.
-
-    Args:
-        ended: Gives the words about a signal; None for the word `interrupted`.
+    A signal that is ignored, as SIGHUP under `nohup`, stays ignored. `ended` gives the words about
+    a signal; without it the word is `interrupted`.
 
     Raises:
         Ended: If a signal came.
@@ -157,8 +144,6 @@ def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]
         for number in () if came else taken:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
-
-JSON: Final = "--json"
 
 LONGEST: Final = 80
 """A sentence repeats at most this many characters of a value."""
@@ -187,13 +172,12 @@ class Failure:
 
 
 def end_with(command: Any, name: str | None = None) -> None:
-    """Run a command line, and exit with its code; only an error needs heavy imports.
+    """Run a command line as typer builds it, and exit with its code.
 
-    Args:
-        command: The application as typer builds it.
-        name: The name in usage messages; None for its own.
+    Only an error needs heavy imports. Usage messages take `name`, or the command's own.
     """
     arguments = sys.argv[1:]
+    as_json = asks_for_json(arguments)
     try:
         # Typer's own loop would print errors its way, and treat all signals alike.
         with interruptible(), command.make_context(name or command.name, list(arguments)) as line:
@@ -208,12 +192,19 @@ def end_with(command: Any, name: str | None = None) -> None:
         code = _hung_up()
     except Exception as error:
         failure = failure_of(error)
-        is_json = asks_for_json(arguments)
         if failure.kind == "internal":
-            if not is_json:
+            if not as_json:
                 raise
             traceback.print_exc()
-        _tell(failure, as_json=is_json)
+        from platform.errors import printable
+
+        begin = "" if failure.kind == "interrupted" else "error: "
+        text = json.dumps(asdict(failure)) if as_json else begin + printable(failure.error)
+        try:
+            typer.echo(text, err=True)
+        except OSError:
+            # After SIGHUP there may be no terminal left to write to.
+            _hung_up()
         code = failure.exit_code
     sys.exit(code)
 
@@ -221,7 +212,7 @@ def end_with(command: Any, name: str | None = None) -> None:
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Whether a command line has the option `--json`, even if it does not parse."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return JSON in options
+    return "--json" in options
 
 
 def failure_of(error: Exception) -> Failure:
@@ -237,30 +228,23 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, click.ClickException):
         field, sentence = usage_problem(error)
         return Failure(error=sentence, kind="usage", exit_code=BAD_INPUT, field=field)
-    code = _exit_code(error)
-    if code is None:
-        return Failure(error=f"{type(error).__name__}: {error}", kind="internal", exit_code=FAILED)
-    from platform.errors import field_of, readable
+    from methods import BrokenMethod, MethodError, UnknownMethod
+    from platform.errors import ConfigError, PlatformError, UnknownRun, field_of, readable
+    from privacy import PrivacyError
+    from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
 
+    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
+        code = BAD_INPUT
+    elif isinstance(error, (AuditChainBroken, LogBroken)):
+        code = AUDIT_BROKEN
+    elif isinstance(error, (PlatformError, MethodError, PrivacyError, StorageError)):
+        code = FAILED
+    else:
+        return Failure(error=f"{type(error).__name__}: {error}", kind="internal", exit_code=FAILED)
     sentence = readable(str(error))
     field = field_of(sentence) if code == BAD_INPUT else None
     kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__).lower()
     return Failure(error=sentence, kind=kind, exit_code=code, field=field)
-
-
-def _tell(failure: Failure, *, as_json: bool) -> None:
-    from platform.errors import printable
-
-    if as_json:
-        text = json.dumps(asdict(failure))
-    else:
-        begin = "" if failure.kind == "interrupted" else "error: "
-        text = begin + printable(failure.error)
-    try:
-        typer.echo(text, err=True)
-    except OSError:
-        # After SIGHUP there may be no terminal left to write to.
-        _hung_up()
 
 
 def _hung_up() -> int:
@@ -272,21 +256,6 @@ def _hung_up() -> int:
         except OSError:
             os.dup2(nowhere, stream.fileno())
     return FAILED
-
-
-def _exit_code(error: Exception) -> int | None:
-    """Return the exit code of an error that is meant for the user, None for our own mistake."""
-    from methods import BrokenMethod, MethodError, UnknownMethod
-    from platform.errors import ConfigError, PlatformError, UnknownRun
-    from privacy import PrivacyError
-    from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
-
-    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
-        return BAD_INPUT
-    if isinstance(error, (AuditChainBroken, LogBroken)):
-        return AUDIT_BROKEN
-    known = (PlatformError, MethodError, PrivacyError, StorageError)
-    return FAILED if isinstance(error, known) else None
 
 
 def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
@@ -320,25 +289,22 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
             elif "does not take a value" in error.message:
                 problem = "takes no value; valid: the option alone"
         case _:
-            field, problem = _other(error, context)
+            message = _one_line(error.format_message())
+            field, problem = None, _lower_first(message)
+            if message.startswith("No such command") and context is not None:
+                group = context.command
+                names = group.list_commands(context) if isinstance(group, click.Group) else []
+                name = message.removeprefix("No such command ").partition(". ")[0]
+                field, problem = "COMMAND", f"{name} is unknown; valid: {', '.join(names)}"
+            elif message.startswith("Got unexpected extra argument"):
+                extra = message.partition("(")[2].rstrip(")")
+                shown = extra if len(extra) <= LONGEST else f"{extra[:LONGEST]}..."
+                declared = () if context is None else context.command.params
+                arguments = (one for one in declared if isinstance(one, click.Argument))
+                taken = ", ".join(_name(one, None) for one in arguments) or "none"
+                field = "ARGUMENT"
+                problem = f"{shown!r} is one argument too many; valid: {taken}"
     return field, problem if field is None else f"{field}: {problem}"
-
-
-def _other(error: click.ClickException, context: click.Context | None) -> tuple[str | None, str]:
-    """Return field and problem of an error for which the parser has no own type."""
-    message = _one_line(error.format_message())
-    if message.startswith("No such command") and context is not None:
-        group = context.command
-        names = group.list_commands(context) if isinstance(group, click.Group) else []
-        name = message.removeprefix("No such command ").partition(". ")[0]
-        return "COMMAND", f"{name} is unknown; valid: {', '.join(names)}"
-    if message.startswith("Got unexpected extra argument"):
-        extra = message.partition("(")[2].rstrip(")")
-        shown = extra if len(extra) <= LONGEST else f"{extra[:LONGEST]}..."
-        parameters = () if context is None else context.command.params
-        known = ", ".join(_name(one, None) for one in parameters if isinstance(one, click.Argument))
-        return "ARGUMENT", f"{shown!r} is one argument too many; valid: {known or 'none'}"
-    return None, _lower_first(message)
 
 
 def _name(parameter: click.Parameter | None, hint: object) -> str:

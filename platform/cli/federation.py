@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import stored_tree
-from platform.cli.output import console, print_json, table
+from platform.cli.output import Said, answer, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.parties.identities import (
@@ -23,6 +23,7 @@ from platform.parties.identities import (
     write_enrolment,
 )
 from platform.relay.links import status_of
+from platform.relay.packets import Status
 from platform.results.reading import resolve_run, resolved
 from platform.rounds.leaving import Standing, standings
 from privacy.errors import CalibrationError
@@ -30,6 +31,7 @@ from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint,
 from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.parameters import GraphChoice
 
+CONNECTED: tuple[str, ...] = ("client", "reachable", "asked for", "last answer")
 PATIENCE = 10.0
 """Seconds that a hub may take to answer."""
 NOTE = (
@@ -39,18 +41,7 @@ NOTE = (
 
 
 def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: bool) -> None:
-    """Print the clients of a running coordinator: its hub's view, and its records of them.
-
-    Args:
-        socket: The hub's socket.
-        storage: The coordinator's database; None for the hub's view only.
-        run_id: The run in it.
-        as_json: Whether stdout gets JSON.
-
-    Raises:
-        ConfigError: If no coordinator listens there, or the run has no federation.
-        UnknownRun: If there is no such run.
-    """
+    """Print the clients of a running coordinator: its hub's view, and its records of them."""
     try:
         found = status_of(socket, PATIENCE)
     except OSError as error:
@@ -70,60 +61,47 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
                     )
                 known = standings(uow, name, section["clients"])
     standing = {name: one.words for name, one in known.items()}
-    if as_json:
-        clients = [asdict(client) for client in found.clients]
-        print_json([{**client, "standing": standing.get(client["name"])} for client in clients])
-        return
-    rows = [
+    rows: list[tuple[str, ...]] = connected_rows(found)
+    columns = CONNECTED
+    if known:
+        rows = [(*row, standing.get(row[0], "-")) for row in rows]
+        columns = (*columns, "standing")
+    clients = [{**asdict(c), "standing": standing.get(c.name)} for c in found.clients]
+    answer(clients, table(None, columns, rows), NOTE, as_json=as_json)
+
+
+def connected_rows(found: Status) -> list[tuple[str, ...]]:
+    """Return the cells of each client of a hub, one for each column of `CONNECTED`."""
+    return [
         (c.name, "yes" if c.reachable else "no", c.asked or "-", c.last or "-")
-        + ((standing.get(c.name, "-"),) if known else ())
         for c in found.clients
     ]
-    columns = ("client", "reachable", "asked for", "last answer", *(("standing",) if known else ()))
-    out = console()
-    out.print(table(None, columns, rows))
-    out.print(NOTE)
 
 
 def remove_command(
     run_id: str, client: str, statement: Path | None, storage: str, *, as_json: bool
 ) -> None:
-    """Take a client off a run, and say how much was erased.
-
-    Raises:
-        ConfigError: If the client does not take part any more, or the statement is not its own.
-        UnknownRun: If there is no such run.
-        RunStopped: If another process runs it, or its records do not agree.
-    """
+    """Take a client off a run, and say how much was erased."""
     from platform.bootstrap import Surroundings
     from platform.bootstrap.federating import remove_client
 
     found = resolve_run(run_id, storage)
     gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())
-    if as_json:
-        print_json({"run_id": found, **asdict(gone)})
-        return
-    console().print(
+    answer(
+        {"run_id": found, **asdict(gone)},
         f"{client} no longer takes part in run {found}; {gone.generations} generations of the pool "
         "were erased with it, and its charges stay",
+        as_json=as_json,
     )
 
 
 def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
-    """Make keys and an enrolment for the clients of a simulation, all in one folder.
-
-    Raises:
-        ConfigError: If the folder holds an enrolment already.
-    """
+    """Make keys and an enrolment for the clients of a simulation, all in one folder."""
     _show_enrolment(create_enrolment(folder, client_names(clients)), as_json=as_json)
 
 
 def show_command(path: Path, *, as_json: bool) -> None:
-    """Show who is enrolled.
-
-    Raises:
-        ConfigError: If the file is not an enrolment.
-    """
+    """Show who is enrolled."""
     _show_enrolment(read_enrolment(path), as_json=as_json)
 
 
@@ -160,11 +138,7 @@ def parse_node(text: str) -> str:
 
 
 def show_node_command(path: Path, name: str) -> None:
-    """Print a client's node key, as OpenSSH writes it.
-
-    Raises:
-        ConfigError: If the file is not an enrolment, or binds no such key to this name.
-    """
+    """Print a client's node key, as OpenSSH writes it."""
     sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
 
 
@@ -173,26 +147,23 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
         (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
         for name, m in sorted(enrolment.members.items())
     ]
-    if as_json:
-        print_json(
-            {
-                "serial": enrolment.serial,
-                "fingerprint": enrolment.fingerprint,
-                "members": [
-                    {"name": name, "fingerprint": key, "node": node, "retired_keys": retired}
-                    for name, key, node, retired in members
-                ],
-            }
-        )
-        return
-    out = console()
-    rows = [
-        (name, key, "-" if node is None else node_fingerprint(node), str(retired))
-        for name, key, node, retired in members
-    ]
-    out.print(table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows))
-    out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
-    out.print("compare the fingerprint with the other parties by telephone or in person")
+    fields = ("name", "fingerprint", "node", "retired_keys")
+
+    def said() -> Iterator[Said]:
+        rows = [
+            (name, key, "-" if node is None else node_fingerprint(node), str(retired))
+            for name, key, node, retired in members
+        ]
+        yield table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows)
+        yield f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}"
+        yield "compare the fingerprint with the other parties by telephone or in person"
+
+    document = {
+        "serial": enrolment.serial,
+        "fingerprint": enrolment.fingerprint,
+        "members": [dict(zip(fields, member, strict=True)) for member in members],
+    }
+    answer(document, said(), as_json=as_json)
 
 
 # Wire sizes of `docs/protocol/secure-aggregation.md`: bytes that a client sends for each neighbour
@@ -216,19 +187,7 @@ def secagg_plan_command(
     ring_bits: int = 32,
     as_json: bool,
 ) -> None:
-    """Print the numbers of every regime, and which graph `auto` takes.
-
-    Args:
-        clients: Size of the cohort.
-        corrupt_rate: Share of the cohort that may collude with the coordinator.
-        dropout_rate: Share of the cohort that may be lost.
-        length: Number of values in a vector.
-        ring_bits: Bits of each value.
-        as_json: Print JSON.
-
-    Raises:
-        ConfigError: If a number is out of its range.
-    """
+    """Print the numbers of every regime for a cohort, and which graph `auto` takes."""
     planned = partial(plan, clients, corrupt_rate=corrupt_rate, dropout_rate=dropout_rate)
     documents: list[dict[str, Any]] = []
     for active, graph in _REGIMES:
@@ -247,42 +206,31 @@ def secagg_plan_command(
         except ValueError as error:
             raise ConfigError(f"secagg-plan: {error}") from error
         sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
-        numbers = {
+        numbers: dict[str, float | None] = {
             "neighbours": found.neighbours,
             "threshold": found.threshold,
             "corrupt": found.corrupt,
             "smallest_sum": found.smallest_sum,
-            "security_bits": _finite(found.security_bits),
-            "correctness_bits": _finite(found.correctness_bits),
-            "bytes_up": sent + packed,
         }
+        for name in ("security_bits", "correctness_bits"):
+            # Infinity, for a rule that always holds, is not JSON.
+            bits = getattr(found, name)
+            numbers[name] = None if math.isinf(bits) else round(bits, 1)
+        numbers["bytes_up"] = sent + packed
         documents.append(base | numbers | {"chosen": found == auto, "refused": None})
-    if as_json:
-        print_json(documents)
-    else:
-        _show_plans(clients, documents)
-
-
-def _finite(bits: float) -> float | None:
-    # Infinity, for a rule that always holds, is not JSON.
-    return None if math.isinf(bits) else round(bits, 1)
-
-
-def _show_plans(clients: int, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
-    rows = []
+    rows, refusals = [], []
     for d in documents:
-        bits, sent = ["-", "-"], "-"
+        cells, shown_bits, up = [d[name] for name in names], ["-", "-"], "-"
         if d["refused"] is None:
             both = (d["security_bits"], d["correctness_bits"])
-            bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
-            sent = f"{d['bytes_up']:,}"
-        numbers = ("-" if d[name] is None else str(d[name]) for name in names)
-        rows.append((*numbers, *bits, sent, "yes" if d["chosen"] else ""))
-    out = console()
-    out.print(table(f"secure aggregation of {clients} clients", columns, rows))
-    for document in documents:
-        if document["refused"] is not None:
-            out.print(f"{document['adversary']}, {document['graph']}: {document['refused']}")
+            shown_bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
+            up = f"{d['bytes_up']:,}"
+        else:
+            refusals.append(f"{d['adversary']}, {d['graph']}: {d['refused']}")
+        known = ["-" if cell is None else str(cell) for cell in cells]
+        rows.append((*known, *shown_bits, up, "yes" if d["chosen"] else ""))
+    title = f"secure aggregation of {clients} clients"
+    answer(documents, table(title, columns, rows), *refusals, as_json=as_json)

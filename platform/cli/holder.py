@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,7 +14,7 @@ import typer
 import platform.holder
 from platform.cli.ending import BAD_INPUT
 from platform.cli.keeping import show_manifest
-from platform.cli.output import console, epsilon, print_json, rounded_down, table
+from platform.cli.output import answer, console, epsilon, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
 from platform.holder.settings import Spending, account_of, load_holder, own_account
@@ -29,6 +28,7 @@ from platform.holder.store import (
 )
 from platform.parties.client_state import catch_up
 from platform.parties.identities import create_key, read_key
+from platform.rounds.documents import json_number
 from platform.wire.charges import decode_charges
 from privacy.secure_aggregation import Identity, fingerprint
 
@@ -47,67 +47,54 @@ def check_command(config: Path, *, as_json: bool) -> None:
     except ConfigError as error:
         checks = (Check(CONFIGURATION, False, str(error)),)
     is_sound = all(check.is_sound for check in checks)
-    if as_json:
-        print_json({"is_sound": is_sound, "checks": [asdict(check) for check in checks]})
-    else:
-        out = console()
-        for check in checks:
-            word = "ok" if check.is_sound else "failed"
-            out.print(f"{word:<7} {check.point:<14} {check.text}")
+    answer(
+        {"is_sound": is_sound, "checks": [asdict(check) for check in checks]},
+        *(f"{'ok' if c.is_sound else 'failed':<7} {c.point:<14} {c.text}" for c in checks),
+        as_json=as_json,
+    )
     if not is_sound:
         raise typer.Exit(BAD_INPUT)
 
 
 def budget_command(config: Path, *, as_json: bool) -> None:
-    """Show how much a data holder has spent and how much is left, by its own store.
-
-    Raises:
-        ConfigError: If the settings are not valid.
-        StorageError: If the store cannot be read.
-    """
+    """Show how much a data holder has spent and how much is left, by its own store."""
     settings = load_holder(config)
     limits = settings.limits
     account = read_store(settings, lambda store: own_account(store, limits))
     account = account_of((), limits) if account is None else account
-    if as_json:
-        *runs, total = [
-            {**asdict(spent), "epsilon": _finite(spent.epsilon), "left": spent.left}
-            for spent in (*account.runs, account.total)
-        ]
-        about = {"name": settings.name, "delta": limits.delta}
-        print_json({**about, "runs": runs, "total": total})
-        return
-    out = console()
-    title = f"{settings.name}: epsilon at delta {settings.limits.delta:g}"
-    columns = ("run", "mechanisms", "releases", "epsilon", "limit", "left")
-    out.print(table(title, columns, [_row(one) for one in (*account.runs, account.total)]))
+    *runs, total = [
+        {**asdict(one), "epsilon": _stated(one), "left": one.left}
+        for one in (*account.runs, account.total)
+    ]
+    rows, notes = [], []
     for one in (*account.runs, account.total):
+        name = "all runs" if one.run_id is None else one.run_id
+        rows.append(
+            (
+                name,
+                ", ".join(one.mechanisms) or "-",
+                str(one.releases),
+                "n/a" if one.problem is not None else epsilon(_stated(one)),
+                "-" if one.limit is None else f"{one.limit:g}",
+                rounded_down(one.left),
+            )
+        )
         if one.problem is not None:
-            out.print(f"note: {_name(one)} has no epsilon: {one.problem}")
-    out.print(
+            notes.append(f"note: {name} has no epsilon: {one.problem}")
+    columns = ("run", "mechanisms", "releases", "epsilon", "limit", "left")
+    answer(
+        {"name": settings.name, "delta": limits.delta, "runs": runs, "total": total},
+        table(f"{settings.name}: epsilon at delta {limits.delta:g}", columns, rows),
+        *notes,
         "note: epsilons do not add up; the next release is priced with all that came before it, "
         "so what is left is a difference, not a promise of that much more",
+        as_json=as_json,
     )
 
 
-def _finite(value: float | None) -> float | str | None:
-    """Return a number as strict JSON can hold it, which has no infinity."""
-    return "inf" if value is not None and math.isinf(value) else value
-
-
-def _name(spent: Spending) -> str:
-    return "all runs" if spent.run_id is None else spent.run_id
-
-
-def _row(spent: Spending) -> tuple[str, ...]:
-    return (
-        _name(spent),
-        ", ".join(spent.mechanisms) or "-",
-        str(spent.releases),
-        "n/a" if spent.problem is not None else epsilon(_finite(spent.epsilon)),
-        "-" if spent.limit is None else f"{spent.limit:g}",
-        rounded_down(spent.left),
-    )
+def _stated(spent: Spending) -> float | str | None:
+    """Return an epsilon as strict JSON can hold it, which has no infinity."""
+    return None if spent.epsilon is None else json_number(spent.epsilon)
 
 
 def example_command() -> None:
@@ -125,31 +112,22 @@ def create_key_command(path: Path, *, as_json: bool) -> None:
 
 
 def show_key_command(path: Path, *, as_json: bool) -> None:
-    """Show the public half of a private key.
-
-    Raises:
-        ConfigError: If the file holds no key.
-    """
+    """Show the public half of a private key."""
     _show_key(read_key(path, key="KEY"), as_json=as_json)
 
 
 def _show_key(identity: Identity, *, as_json: bool) -> None:
     public, short = identity.public.hex(), fingerprint(identity.public)
-    if as_json:
-        print_json({"public": public, "fingerprint": short})
-        return
-    out = console()
-    out.print(f"public key  {public}\nfingerprint {short}")
-    out.print("the public key travels; compare the fingerprint by telephone or in person")
+    answer(
+        {"public": public, "fingerprint": short},
+        f"public key  {public}\nfingerprint {short}",
+        "the public key travels; compare the fingerprint by telephone or in person",
+        as_json=as_json,
+    )
 
 
 def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
-    """Back up a data holder's store, and say what is in the backup.
-
-    Raises:
-        ConfigError: If the settings are not valid, there is no store, or the backup's file exists.
-        StorageError: If the store is damaged, or the backup cannot be written.
-    """
+    """Back up a data holder's store, and say what is in the backup."""
     manifest = back_up_store(load_holder(config), file, datetime.now(UTC))
     show_manifest(file, manifest, as_json=as_json)
 
@@ -158,8 +136,6 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
     """Bring a data holder's store back, and print the next steps.
 
     Raises:
-        ConfigError: If the settings are not valid, the backup is not whole, or the storage folder
-            is not empty.
         StorageError: If the store cannot be used or written; the folder stays empty then.
     """
     settings = load_holder(config)
@@ -173,12 +149,7 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
 
 
 def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> None:
-    """Take over charges of coordinators, and say how many were new.
-
-    Raises:
-        ConfigError: If the settings or the files are not valid, or do not fit the store.
-        StorageError: If the store cannot be used.
-    """
+    """Take over charges of coordinators, and say how many were new."""
     store = own_store(load_holder(config))
     charges = []
     for file in files:
@@ -190,27 +161,17 @@ def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> N
                 "valid: a file that `charges` made"
             ) from error
     added = catch_up(store, charges, datetime.now(UTC))
-    if as_json:
-        print_json({"pseudonym": store.identity.pseudonym, "added": added})
-        return
-    console().print(f"{added} charges were added; the client takes part again")
+    found = {"pseudonym": store.identity.pseudonym, "added": added}
+    answer(found, f"{added} charges were added; the client takes part again", as_json=as_json)
 
 
 def leave_command(
     config: Path, run_ids: Sequence[str] | None, statement: Path | None, *, as_json: bool
 ) -> None:
-    """Leave runs for good, and say what stays here of each.
-
-    Args:
-        config: The data holder's YAML file.
-        run_ids: The runs; None for all.
-        statement: The file for the statement of leaving a single run, None without one.
-        as_json: Whether stdout gets JSON.
+    """Leave some runs (None for all) for good, and say what stays here of each.
 
     Raises:
-        ConfigError: If no run is named, or the settings or files are not valid.
         UnknownRun: If a run was never accepted here.
-        StorageError: If the store cannot be written to.
     """
     if run_ids is not None and not run_ids:
         raise ConfigError("RUN: no run is named; valid: names of runs, or --all")
@@ -220,15 +181,13 @@ def leave_command(
     found = leave_runs(settings, run_ids)
     if statement is not None:
         write_statement(settings, found[0].run_id, statement)
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
-    out = console()
+    said = []
     for one in found:
         word = "left" if one.is_new else "had been left before, and is erased again"
-        out.print(f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased")
+        said.append(f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased")
     if any(one.is_new and not one.is_signed for one in found):
-        out.print("note: without an identity the statement is not signed")
-    out.print(
-        "keep the client running until the coordinator has heard it; delete older backups yourself",
+        said.append("note: without an identity the statement is not signed")
+    said.append(
+        "keep the client running until the coordinator has heard it; delete older backups yourself"
     )
+    answer([asdict(one) for one in found], *said, as_json=as_json)

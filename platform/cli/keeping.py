@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,17 @@ import typer
 
 from platform.agreement import require_agreement, stored_tree
 from platform.agreement.backups import back_up, require_database, restore, stores_beside
-from platform.cli.output import console, epsilon, fraction, print_json, size, table
+from platform.cli.output import (
+    Said,
+    Whole,
+    answer,
+    console,
+    epsilon,
+    fraction,
+    print_json,
+    size,
+    table,
+)
 from platform.data.cache import cached_rows, clear
 from platform.disk.archives import Manifest
 from platform.disk.files import is_held, write_bytes
@@ -32,13 +42,7 @@ from platform.results.reading import numbers_of, resolved
 from platform.rounds.attempts import charges_of
 from platform.rounds.documents import ADVERSARIES
 from platform.wire.charges import encode_charges
-from storage import (
-    AuditChainBroken,
-    Database,
-    RunRecord,
-    StorageFull,
-    open_client_stores,
-)
+from storage import AuditChainBroken, Database, RunRecord, StorageFull, open_client_stores
 from storage.client_files import stored_version
 from storage.database import schema_version
 
@@ -49,8 +53,6 @@ SETTING_UP: Final = timedelta(minutes=10)
 COLUMNS: Final = ("run", "method", "data", "accuracy", "epsilon", "status", "age")
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
-Document = Mapping[str, Any]
-
 KEPT = (
     "kept: ledgers, audit log, rounds, configuration, report and metrics, so that `report`, "
     "`budget` and `audit verify` state what was spent as before; nothing can be resumed, exported "
@@ -59,52 +61,53 @@ KEPT = (
 
 
 def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
-    """List all runs, newest first.
-
-    Args:
-        storage: The database's URL.
-        every: List pruned runs too, and state the numbers of all runs, however long that takes.
-        as_json: Print JSON, which leaves no run out.
-
-    Raises:
-        RecordsDisagree: If the row of a run has no configuration.
-    """
+    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones."""
     if not is_there(storage):
-        if as_json:
-            print_json([])
-        else:
-            console().print(f"there is no run in {storage} yet")
+        answer([], f"there is no run in {storage} yet", as_json=as_json)
         return
     now = datetime.now(UTC)
     with open_existing(storage) as database:
         found = run_documents(database, now, most=None if every else NEWEST)
-    if as_json:
-        print_json(found)
-        return
-    out = console()
+    answer(found, _listed(found, now, every=every), as_json=as_json)
+
+
+def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -> Iterator[Said]:
     shown = [one for one in found if every or not one["pruned"]]
-    if not shown:
-        out.print("there are no unpruned runs")
-    else:
-        out.print(table(None, COLUMNS, [_cells(one, now) for one in shown]))
+    rows = []
     for one in shown:
+        phase = "" if one["phase_two_of"] is None else ", second phase"
+        # One number if it is the same for all adversaries, else server/peers/observer.
+        spent = [epsilon((one["epsilon"] or {}).get(name)) for name in ADVERSARIES]
         if one["problem"] is not None:
-            out.print(f"warning: {one['problem']}")
-    left_out = len(found) - len(shown)
-    if left_out:
+            status = "records disagree"
+        elif one["pruned"]:
+            status = f"{one['status']}, pruned"
+        elif one["status"] == "finished":
+            status = "finished"
+        else:
+            status = f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
+        rows.append(
+            (
+                one["run"],
+                f"{one['method']}{phase}",
+                str(one["dataset"]),
+                fraction(one["accuracy"]),
+                spent[0] if len(set(spent)) == 1 else "/".join(spent),
+                status,
+                age(now - _created(one["created"])),
+            )
+        )
+    yield table(None, COLUMNS, rows) if rows else "there are no unpruned runs"
+    yield from (f"warning: {one['problem']}" for one in shown if one["problem"] is not None)
+    if left_out := len(found) - len(shown):
         runs = "1 pruned run is" if left_out == 1 else f"{left_out} pruned runs are"
-        out.print(f"note: {runs} left out; `--all` lists them too, `budget` what they spent")
+        yield f"note: {runs} left out; `--all` lists them too, `budget` what they spent"
     if not every and len(found) > NEWEST:
-        out.print(f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all")
+        yield f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all"
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
-    """Return a document of each run, newest first.
-
-    Args:
-        database: The database; the runs' folders lie beside it.
-        now: The time, with a time zone.
-        most: State accuracy and epsilon of this many of the newest runs; None for all.
+    """Return a document of each run, newest first; of `most` with accuracy and epsilon.
 
     Raises:
         RecordsDisagree: If the row of a run has no configuration.
@@ -143,45 +146,13 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
 def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
     """Return a run's status; a run that was killed is not running, although its row says so.
 
-    Args:
-        run: The run.
-        folder: The run's folder, which the process that runs it locks.
-        now: The time, with a time zone.
+    The process that runs it locks its folder.
     """
     if run.status != "running":
         return run.status
     held = is_held(folder)
     is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
     return "running" if held or is_being_set_up else "interrupted"
-
-
-def _cells(one: Document, now: datetime) -> tuple[str, ...]:
-    phase = "" if one["phase_two_of"] is None else ", second phase"
-    if one["problem"] is not None:
-        status = "records disagree"
-    elif one["pruned"]:
-        status = f"{one['status']}, pruned"
-    elif one["status"] == "finished":
-        status = "finished"
-    else:
-        status = f"{one['status']} {one['rounds']}/{one['planned_rounds']}"
-    return (
-        one["run"],
-        f"{one['method']}{phase}",
-        str(one["dataset"]),
-        fraction(one["accuracy"]),
-        epsilons_in_short(one["epsilon"]),
-        status,
-        age(now - _created(one["created"])),
-    )
-
-
-def epsilons_in_short(spent: Mapping[str, float | str | None] | None) -> str:
-    """Return one number if it is the same for all adversaries, else server/peers/observer."""
-    if spent is None:
-        return "-"
-    each = [epsilon(spent[name]) for name in ADVERSARIES]
-    return each[0] if len(set(each)) == 1 else "/".join(each)
 
 
 def age(passed: timedelta) -> str:
@@ -198,32 +169,38 @@ def _created(text: str) -> datetime:
 def prune_command(
     names: Sequence[str], storage: str, *, is_sure: bool, dry_run: bool, as_json: bool
 ) -> None:
-    """Erase the models of some runs, or of all that did not finish.
-
-    Args:
-        names: The runs; empty for all that did not finish and that no process runs.
-        storage: The database's URL.
-        is_sure: Do not ask.
-        dry_run: Say what would be erased, and erase nothing.
-        as_json: Print JSON; the command cannot ask then.
-
-    Raises:
-        ConfigError: If another run rests on one of the runs, or the command cannot ask.
-        UnknownRun: If there is no such run.
-        RunBusy: If a process runs one of them.
-        RecordsDisagree: If the records of one do not agree.
-        AuditChainBroken: If the audit log of one was changed.
-    """
+    """Erase the models of some runs, or of all that did not finish and that no process runs."""
     if not is_sure and not dry_run and (as_json or not can_be_asked()):
         raise ConfigError("--prune: cannot ask for consent here; valid is --yes or --dry-run")
     found: list[Leftovers] = []
     if names or is_there(storage):
         with closing(open_existing(storage)) as database:
-            chosen = _chosen(database, names, storage)
+            wanted = {resolved(database, name, storage) for name in names}
+            with database.unit_of_work(read_only=True) as uow:
+                known, gone = uow.runs.list(), pruned_runs(uow)
+                if not names:
+                    now, folder = datetime.now(UTC), database.path.parent
+                    wanted = {
+                        run.run_id
+                        for run in known
+                        if status_of(run, folder / run.run_id, now) not in ("finished", "running")
+                    }
+                chosen = second_phases_first([run for run in known if run.run_id in wanted])
+                # Refuse before anything is erased, not at a run's turn.
+                for number, run_id in enumerate(chosen):
+                    require_nothing_follows(uow, run_id, gone | set(chosen[:number]))
             found = [leftovers(database, run_id) for run_id in chosen]
     found = [one for one in found if not one.is_over]
+    runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+    out = console()
     if not as_json:
-        _print_leftovers(found)
+        if not found:
+            out.print("there is nothing to prune")
+        else:
+            out.print(f"of {runs} this would be erased for good:")
+            for one in found:
+                out.print(f"- {one.run_id} ({one.status}): {_leftover_words(one)}")
+            out.print(KEPT)
     erases = bool(found) and not dry_run
     if erases and not is_sure:
         erases = typer.confirm("Erase this for good?")
@@ -232,12 +209,12 @@ def prune_command(
         with closing(open_existing(storage, read_only=False)) as database:
             freed = sum(prune(database, one.run_id) for one in found)
     if as_json:
-        runs = [asdict(one) for one in found]
-        print_json({"runs": runs, "erased": erases, "bytes_freed": freed})
+        documents = [asdict(one) for one in found]
+        print_json({"runs": documents, "erased": erases, "bytes_freed": freed})
     elif erases:
-        console().print(f"pruned {_runs(len(found))}; files are smaller by {size(max(freed, 0))}")
+        out.print(f"pruned {runs}; files are smaller by {size(max(freed, 0))}")
     elif found:
-        console().print("nothing was erased")
+        out.print("nothing was erased")
 
 
 def can_be_asked() -> bool:
@@ -245,45 +222,14 @@ def can_be_asked() -> bool:
     return sys.stdin.isatty()
 
 
-def _chosen(database: Database, names: Sequence[str], storage: str) -> list[str]:
-    """Return the runs in the order in which they are erased; no other run may rest on them."""
-    wanted = {resolved(database, name, storage) for name in names}
-    with database.unit_of_work(read_only=True) as uow:
-        known, gone = uow.runs.list(), pruned_runs(uow)
-        if not names:
-            now, folder = datetime.now(UTC), database.path.parent
-            wanted = {
-                run.run_id
-                for run in known
-                if status_of(run, folder / run.run_id, now) not in ("finished", "running")
-            }
-        chosen = second_phases_first([run for run in known if run.run_id in wanted])
-        # Refuse before anything is erased, not at a run's turn.
-        for number, run_id in enumerate(chosen):
-            require_nothing_follows(uow, run_id, gone | set(chosen[:number]))
-    return chosen
-
-
-def _print_leftovers(found: Sequence[Leftovers]) -> None:
-    out = console()
-    if not found:
-        out.print("there is nothing to prune")
-        return
-    out.print(f"of {_runs(len(found))} this would be erased for good:")
-    for one in found:
-        numbers = " and ".join(map(str, one.states))
-        parts = [
-            (len(one.states), f"what the server had after round {numbers}"),
-            (len(one.generations), f"{len(one.generations)} generations of the pool"),
-            (one.clients, f"the personal parts of {one.clients} clients"),
-        ]
-        texts = [text for count, text in parts if count] or ["nothing but its place in the list"]
-        out.print(f"- {one.run_id} ({one.status}): {', '.join(texts)}")
-    out.print(KEPT)
-
-
-def _runs(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
+def _leftover_words(one: Leftovers) -> str:
+    numbers = " and ".join(map(str, one.states))
+    parts = [
+        (len(one.states), f"what the server had after round {numbers}"),
+        (len(one.generations), f"{len(one.generations)} generations of the pool"),
+        (one.clients, f"the personal parts of {one.clients} clients"),
+    ]
+    return ", ".join(text for count, text in parts if count) or "nothing but its place in the list"
 
 
 SHORT = 12
@@ -293,7 +239,7 @@ SHORT = 12
 def list_command(storage: str, *, as_json: bool) -> None:
     """Show the cached rows, by model and kind."""
     found: list[dict[str, Any]] = []
-    for holding in cached_rows(_folder(storage)):
+    for holding in cached_rows(database_file(storage).parent / "cache"):
         about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
         found.append(
             {
@@ -306,11 +252,8 @@ def list_command(storage: str, *, as_json: bool) -> None:
                 "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
             }
         )
-    if as_json:
-        print_json(found)
-        return
     if not found:
-        console().print(f"nothing is cached beside {storage}")
+        answer([], f"nothing is cached beside {storage}", as_json=as_json)
         return
     rows = [
         (
@@ -325,30 +268,19 @@ def list_command(storage: str, *, as_json: bool) -> None:
         for row in found
     ]
     names = ("model", "weights", "kind", "of an image", "images", "size", "last used")
-    out = console()
-    out.print(table(None, names, rows))
-    out.print(f"{_size(sum(row['bytes'] for row in found))} in all")
+    total = f"{_size(sum(row['bytes'] for row in found))} in all"
+    answer(found, table(None, names, rows), total, as_json=as_json)
 
 
 def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
-    """Delete the cached rows of one model, or of all.
-
-    Raises:
-        ConfigError: If neither or both are asked for, or the model has no cached rows.
-    """
+    """Delete the cached rows of one model, or of all."""
     if model is None and not everything:
         raise ConfigError("--model: is missing; valid is a model's name, or --all in its place")
     if model is not None and everything:
         raise ConfigError(f"--all: given beside --model {model!r}; valid is one of the two")
-    images, removed = clear(_folder(storage), model)
-    if as_json:
-        print_json({"images": images, "bytes": removed})
-        return
-    console().print(f"deleted what was made of {images:,} images, {_size(removed)}")
-
-
-def _folder(storage: str) -> Path:
-    return database_file(storage).parent / "cache"
+    images, removed = clear(database_file(storage).parent / "cache", model)
+    text = f"deleted what was made of {images:,} images, {_size(removed)}"
+    answer({"images": images, "bytes": removed}, text, as_json=as_json)
 
 
 def _size(value: int) -> str:
@@ -359,7 +291,6 @@ def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Back up a database, and say what is in the backup.
 
     Raises:
-        ConfigError: If the URL does not name an SQLite file, or the backup's file exists.
         StorageError: If something is damaged, or cannot be written; then there is no backup.
     """
     show_manifest(file, back_up(storage, file, datetime.now(UTC)), as_json=as_json)
@@ -369,7 +300,6 @@ def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
     """Bring a backup back, and say what was in it.
 
     Raises:
-        ConfigError: If the backup is not whole, or the database's folder is not empty.
         StorageError: If its content cannot be used or written; the folder stays empty then.
     """
     manifest = restore(file, storage, datetime.now(UTC))
@@ -378,24 +308,21 @@ def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
 
 def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
     """Say what a backup holds, and where its content lies now."""
-    names = sorted(manifest.digests)
-    if as_json:
-        facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
-        print_json({"path": str(place), "kind": manifest.kind, **facts, "members": names})
-        return
-    out = console()
-    out.print(str(place), soft_wrap=True)
-    out.print(f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}")
-    for run, (count, digest) in manifest.facts.get("heads", {}).items():
-        out.print(f"{run}: audit log of {count} entries, head {digest}")
+    facts = {"schema": manifest.schema, "made": manifest.made, **manifest.facts}
+    heads = manifest.facts.get("heads", {}).items()
+    answer(
+        {"path": str(place), "kind": manifest.kind, **facts, "members": sorted(manifest.digests)},
+        Whole(place),
+        f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}",
+        *(f"{run}: audit log of {count} entries, head {digest}" for run, (count, digest) in heads),
+        as_json=as_json,
+    )
 
 
 def upgrade_command(storage: str, *, as_json: bool) -> None:
     """Migrate a database, and the stores of simulated clients beside it.
 
     Raises:
-        ConfigError: If the URL does not name an SQLite file.
-        UnknownRun: If there is no database.
         StorageError: If a file is damaged, or of a newer version; the file stays as it was.
     """
     database = require_database(storage)
@@ -405,22 +332,16 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
     for path in stores:
         open_client_stores(path)
     after = [schema_version(storage), *map(stored_version, stores)]
-    found = list(zip(map(str, (database, *stores)), before, after, strict=True))
-    if as_json:
-        print_json([{"path": path, "before": old, "after": new} for path, old, new in found])
-        return
-    for name, old, new in found:
+    found, said = [], []
+    for path, old, new in zip((database, *stores), before, after, strict=True):
+        found.append({"path": str(path), "before": old, "after": new})
         changed = f"schema {old} -> {new}" if old != new else f"schema {new}, nothing to do"
-        console().print(f"{name}: {changed}", soft_wrap=True)
+        said.append(Whole(f"{path}: {changed}"))
+    answer(found, *said, as_json=as_json)
 
 
 def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:
-    """Write the charges of one client into a new file.
-
-    Raises:
-        ConfigError: If the ledger knows no such client, or the file exists.
-        StorageFull: If the file cannot be written.
-    """
+    """Write the charges of one client into a new file."""
     if file.exists():
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:
@@ -431,8 +352,8 @@ def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) 
     except OSError as error:
         raise StorageFull(f"{str(file)!r} cannot be written: {error.strerror}") from error
     counts = {run_id: len(run.rows) for run_id, run in found.runs.items()}
-    if as_json:
-        print_json({"path": str(file), "pseudonym": pseudonym, "charges": counts})
-        return
-    for run_id, count in counts.items():
-        console().print(f"{run_id}: {count} charges of {pseudonym}")
+    answer(
+        {"path": str(file), "pseudonym": pseudonym, "charges": counts},
+        *(f"{run_id}: {count} charges of {pseudonym}" for run_id, count in counts.items()),
+        as_json=as_json,
+    )

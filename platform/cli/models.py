@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from methods import ClientView
 from platform.bootstrap import Surroundings, reopen_run
-from platform.cli.output import console, fraction, print_json, table
+from platform.cli.output import Whole, answer, fraction, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
@@ -35,21 +34,6 @@ MOST_BYTES: Final = 1_000_000
 """Most bytes of a text to classify."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
-    """A finished run and its model.
-
-    Attributes:
-        simulation: The run.
-        summary: Its summary.
-        model: The chosen client's model, or the shared prompts alone.
-    """
-
-    simulation: Simulation
-    summary: Mapping[str, Any]
-    model: TrainedModel
-
-
 @contextmanager
 def load_trained(
     run_id: str,
@@ -58,15 +42,11 @@ def load_trained(
     *,
     client: int | None,
     read_only: bool,
-) -> Iterator[Loaded]:
-    """Load a finished run; its database is closed when the block ends.
+) -> Iterator[tuple[Simulation, Mapping[str, Any], TrainedModel]]:
+    """Load a finished run, its summary and its model; its database is closed when the block ends.
 
-    Args:
-        run_id: The run.
-        storage: The coordinator's database.
-        surroundings: The user's own methods.
-        client: The client whose personal part is used, None for the shared prompts alone.
-        read_only: Whether the audit log gets no entry.
+    Without a client the model is the shared prompts alone; `read_only` leaves the audit log as it
+    is.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -94,7 +74,7 @@ def load_trained(
         model = TrainedModel(
             method=method, view=view, classes=learning.classes, batch_of=learning.batch_of
         )
-        yield Loaded(simulation=simulation, summary=summary, model=model)
+        yield simulation, summary, model
 
 
 def export_command(
@@ -106,25 +86,20 @@ def export_command(
     client: int | None,
     as_json: bool,
 ) -> None:
-    """Write `prompts.safetensors` and `MODEL_CARD.md`.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If the run has no shared prompts and no client is chosen.
-    """
+    """Write `prompts.safetensors` and `MODEL_CARD.md`."""
     from safetensors.numpy import save
 
     part = "shared prompts" if client is None else "shared prompts and one personal part"
-    with load_trained(run_id, storage, surroundings, client=client, read_only=False) as loaded:
-        arrays, summary = loaded.model.arrays(), loaded.summary
+    loading = load_trained(run_id, storage, surroundings, client=client, read_only=False)
+    with loading as (simulation, summary, model):
+        arrays = model.arrays()
         if not arrays:
             raise ConfigError(
                 f"--client: {summary['method']} shares nothing; choose a client with --client, if "
                 "the method trains at all"
             )
-        with transaction(loaded.simulation.database) as uow:
-            AuditTrail(uow.audit, loaded.simulation.run_id).exported(part)
-        simulation, model = loaded.simulation, loaded.model
+        with transaction(simulation.database) as uow:
+            AuditTrail(uow.audit, simulation.run_id).exported(part)
         name = None if client is None else list(simulation.population.clients)[client]
         accuracy = exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
         exported = Exported(part=part, client=client, arrays=arrays, accuracy=accuracy)
@@ -132,12 +107,10 @@ def export_command(
     folder = output if output is not None else Path("exports") / found
     header = {"run_id": found, "method": str(summary["method"])}
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, exported))
+    write_text(folder / "MODEL_CARD.md", model_card(simulation, summary, exported))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
-    if as_json:
-        print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
-        return
-    console().print("\n".join(files), soft_wrap=True)
+    document = {"run_id": found, "files": files, "tensors": sorted(arrays)}
+    answer(document, *map(Whole, files), as_json=as_json)
 
 
 def predict_command(
@@ -149,23 +122,17 @@ def predict_command(
     client: int | None,
     as_json: bool,
 ) -> None:
-    """Classify image files, or text files with one text each.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If a file is not of the run's kind, images or texts, or the method predicts
-            nothing without a client.
-    """
+    """Classify image files, or text files with one text each."""
     # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    with load_trained(run_id, storage, surroundings, client=client, read_only=True) as loaded:
-        model = loaded.model
+    loading = load_trained(run_id, storage, surroundings, client=client, read_only=True)
+    with loading as (simulation, summary, model):
         if client is None and not model.view.broadcast and model.method.learns:
             raise ConfigError(
-                f"--client: {loaded.summary['method']} shares nothing, so a client must be chosen; "
-                f"valid: 0 to {len(loaded.simulation.population.clients) - 1}"
+                f"--client: {summary['method']} shares nothing, so a client must be chosen; "
+                f"valid: 0 to {len(simulation.population.clients) - 1}"
             )
         print_classes(model, what, dict(zip(files, examples, strict=True)), as_json=as_json)
 
@@ -177,20 +144,10 @@ def print_classes(
     *,
     as_json: bool,
 ) -> None:
-    """Print the class of each example.
-
-    Args:
-        model: The model.
-        what: The word for an example: `image` or `text`.
-        examples: Examples by their files.
-        as_json: Print JSON.
-    """
+    """Print the class of each example, by its file; `what` is the word: `image` or `text`."""
     rows = [{what: str(path), **model.classify(each)} for path, each in examples.items()]
-    if as_json:
-        print_json(rows)
-        return
     shown = [(row[what], row["class"], fraction(row["probability"])) for row in rows]
-    console().print(table(None, (what, "class", "probability"), shown))
+    answer(rows, table(None, (what, "class", "probability"), shown), as_json=as_json)
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:

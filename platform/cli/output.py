@@ -7,9 +7,8 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from rich.cells import cell_len
@@ -44,17 +43,15 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+class Whole(str):
+    """A line that is never folded, such as a path that people copy."""
+
+
 class _Plain(Console):
     """Shows text as it is, even if it looks like markup, and escapes control characters."""
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Print texts, which are wrapped between their words; a text may have several lines.
-
-        Args:
-            objects: Texts, and objects that rich can show.
-            soft_wrap: Leave lines as they are, however long, such as a path that people copy.
-            options: Rich's own.
-        """
+        """Print texts, of one line or several, wrapped between words unless `soft_wrap` is set."""
         shown = []
         for item in objects:
             if isinstance(item, str):
@@ -85,14 +82,26 @@ def _lines(text: str) -> str:
 def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     """Return a console for people: as wide as their terminal or COLUMNS, else 80 columns.
 
-    Args:
-        error: To stderr instead of stdout.
-        file: Into this instead of either.
+    It writes to stdout, or to stderr, or into a file.
     """
     plain = _Plain(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
         plain.width = shutil.get_terminal_size().columns
     return plain
+
+
+def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
+    """Print what a command answers: a document under `--json`, else lines and tables for people.
+
+    Lines may come from generators, which do not begin under `--json`.
+    """
+    if as_json:
+        print_json(document)
+        return
+    out = console()
+    for part in said:
+        for one in [part] if isinstance(part, str | Sheet) else part:
+            out.print(one, soft_wrap=isinstance(one, Whole))
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:
@@ -130,12 +139,7 @@ class WithBar:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Remove the bar."""
         self._progress.stop()
 
@@ -238,6 +242,9 @@ class Sheet:
             yield from _in_shape(row, shape, console, room=room, to_right=right)
 
 
+Said = str | Sheet
+
+
 @dataclass(frozen=True)
 class Shape:
     """How the rows of a table are laid out.
@@ -260,9 +267,7 @@ class Shape:
 def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
     """Return the first shape in which no word is cut, None if every shape cuts one.
 
-    Args:
-        rows: The texts, the columns' names first.
-        room: Width of a line in cells.
+    The columns' names are the first row, and the room is a line's width in cells.
     """
     count = len(rows[0])
     is_long = max(_longest(row[-1].split("\n")) for row in rows) > LONG

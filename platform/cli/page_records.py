@@ -15,23 +15,13 @@ from typing import Any, Final, TypeVar
 
 from platform.agreement import Agreed, stored_tree
 from platform.agreement.statements import stated_document
-from platform.cli.auditing import NAMES, AuditFilter, Period, audited, entry_rows, matching
-from platform.cli.budgeting import (
-    ATTEMPT_COLUMNS,
-    CLIENT_COLUMNS,
-    attempt_rows,
-    client_rows,
-    closing_words,
-    stated_budget,
-    terms_words,
-)
+from platform.cli import auditing, budgeting, reporting
+from platform.cli.federation import CONNECTED, connected_rows
 from platform.cli.output import epsilon, fraction
-from platform.cli.reporting import NAMES as ROUND_COLUMNS
-from platform.cli.reporting import round_cells, round_remarks, summary_rows, unfinished_rows
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
-from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.relay.links import status_of
+from platform.results.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
 from platform.rounds.documents import ADVERSARIES, in_rounds, shown_round
 from storage import (
     Database,
@@ -83,8 +73,6 @@ SINGLE: Final = {
     "sotto_round_seconds": ("Seconds that the last round took.", "seconds"),
 }
 
-Last = tuple[str, Mapping[str, Any]]
-
 RUNS_A_PAGE: Final = 50
 ENTRIES_A_PAGE: Final = 100
 READERS: Final = (
@@ -115,7 +103,6 @@ class PageRecords:
 
     def runs(self, text: str, page: int) -> Sheet:
         """Return the runs whose id or name contains a text, a page of them, newest first."""
-        search = (Field(name="q", label="id or name", value=text, hint="quickstart"),)
         if not is_there(self._storage):
             return Sheet(title="Runs", lead=f"There is no run in {self._storage} yet.")
 
@@ -127,14 +114,34 @@ class PageRecords:
                     if text.lower() in run.run_id.lower() or text.lower() in run.name.lower()
                 ]
                 shown = known[(page - 1) * RUNS_A_PAGE : page * RUNS_A_PAGE]
-                return known, [_run_row(uow, run) for run in shown]
+                return known, [row(uow, run) for run in shown]
+
+        def row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
+            rounds = rounds_of(uow, run)
+            last = shown_round(rounds[-1].document) if rounds else None
+            spent = {} if last is None else last["epsilon"]
+            return (
+                Cell(run.run_id, "/run", {"id": run.run_id}),
+                run.name,
+                run.status,
+                f"{run.created[:19]}Z",
+                len(rounds),
+                "-" if last is None else fraction(last["accuracy"]["mean"]),
+                "/".join(epsilon(value) for value in spent.values()) or "-",
+            )
 
         known, rows = self._patiently(read)
+        runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
+        links = [
+            Cell(name, "/", {"q": text, "page": str(number)})
+            for name, number in (("newer", page - 1), ("older", page + 1))
+            if number >= 1 and (number - 1) * RUNS_A_PAGE < len(known)
+        ]
         columns = ("run", "config", "status", "created", "rounds", "accuracy", "epsilon s/p/o")
         return Sheet(
             title="Runs",
-            lead=counted(known, rows),
-            search=search,
+            lead=f"{runs}." if len(rows) == len(known) else f"{runs}, {len(rows)} of them here.",
+            search=(Field(name="q", label="id or name", value=text, hint="quickstart"),),
             blocks=[
                 Table(
                     caption="Newest first",
@@ -143,32 +150,24 @@ class PageRecords:
                     empty="No run matches." if text else "There is no run yet.",
                 )
             ],
-            links=list(further_pages(text, page, len(known))),
+            links=links,
             notes=(LISTED,),
         )
 
     def run(self, run_id: str) -> Sheet:
-        """Return the sheet of one run, if its records agree.
-
-        Raises:
-            UnknownRun: If there is no such run.
-            RunStopped: If its records do not agree; the page states no number of it then.
-            AuditChainBroken: If its audit log was changed.
-        """
+        """Return the sheet of one run, if its records agree."""
         if not run_id:
             raise UnknownRun("RUN: is missing; the page of runs lists all runs")
         try:
-            agreed, budget = self._patiently(lambda database: stated_budget(database, run_id))
+            agreed, budget = self._patiently(
+                lambda database: budgeting.stated_budget(database, run_id)
+            )
         except NotFound as error:
             raise UnknownRun(f"RUN: {run_id!r} is unknown; the page of runs lists all") from error
         return run_sheet(run_id, agreed, budget)
 
     def clients(self) -> Sheet:
-        """Return the clients that are connected to the hub.
-
-        Raises:
-            ConfigError: If no hub answers at the socket.
-        """
+        """Return the clients that are connected to the hub."""
         if self._socket is None:
             return Sheet(
                 title="Connected clients",
@@ -181,21 +180,12 @@ class PageRecords:
                 f"No coordinator answers at {str(self._socket)!r} ({error.strerror or error}): no "
                 "federation goes on there."
             ) from error
-        rows = [
-            (c.name, "yes" if c.reachable else "no", c.asked or "-", c.last or "-")
-            for c in found.clients
-        ]
+        rows = connected_rows(found)
         there = sum(client.reachable for client in found.clients)
         return Sheet(
             title="Connected clients",
             lead=f"{there} of {len(rows)} can be reached.",
-            blocks=[
-                Table(
-                    caption="Each client",
-                    columns=("client", "reachable", "asked for", "last answer"),
-                    rows=rows,
-                )
-            ],
+            blocks=[Table(caption="Each client", columns=CONNECTED, rows=rows)],
         )
 
     def audit(self, asked: Mapping[str, str]) -> Sheet:
@@ -207,12 +197,19 @@ class PageRecords:
         try:
             wanted = filter_of(asked)
             found = self._patiently(
-                lambda database: matching(database, wanted, self._storage, ENTRIES_A_PAGE)
+                lambda database: auditing.matching(database, wanted, self._storage, ENTRIES_A_PAGE)
             )
         except (ConfigError, UnknownRun) as error:
             # The search stays, so that the reader can correct it; a field here is an option there.
             text = str(error).removeprefix("--")
             return Sheet(title="Audit log", lead=text, fails=True, search=search)
+        columns: Sequence[str] = auditing.NAMES
+        rows: list[tuple[Any, ...]] = auditing.entry_rows(found)
+        if wanted.run_id is None:
+            # Entries may be of several runs, so each has a link to its run.
+            columns = ("run", *auditing.NAMES)
+            links = (Cell(one["run"], "/audit", {"run": one["run"]}) for one in found)
+            rows = [(link, *row) for link, row in zip(links, rows, strict=True)]
         lead = f"{len(found)} entries, oldest first."
         if len(found) == ENTRIES_A_PAGE:
             lead = f"The first {len(found)} entries, oldest first; narrow the search for others."
@@ -220,7 +217,9 @@ class PageRecords:
             title="Audit log",
             lead=lead,
             search=search,
-            blocks=[entries_table(found, several=wanted.run_id is None)],
+            blocks=[
+                Table(caption="Entries", columns=columns, rows=rows, empty="No entry matches.")
+            ],
             notes=(
                 READERS,
                 "Nothing is verified here: an entry that was changed may meet other conditions.",
@@ -229,13 +228,8 @@ class PageRecords:
 
     def verified(self) -> Sheet:
         """Compare every record with all others, as `audit verify` does."""
-        found = retried(lambda: audited(self._storage), tries=TRIES, after=HINDERED)
-        # A second phase has the faults of its first run too.
-        faults = list(
-            dict.fromkeys(
-                [*found["problems"], *(p for run in found["runs"] for p in run["problems"])]
-            )
-        )
+        found = retried(lambda: auditing.audited(self._storage), tries=TRIES, after=HINDERED)
+        faults = auditing.faults_in(found)
         broken = f"FAILED: {len(faults)} faults. Do not use any number that rests on these records."
         return Sheet(
             title="Verify",
@@ -246,14 +240,12 @@ class PageRecords:
 
     def gauges(self) -> Sequence[Gauge]:
         """Return the newest runs' numbers, without the name of any client."""
-        if not is_there(self._storage):
-            return ()
 
         def read(database: Database) -> Sequence[Gauge]:
             with database.unit_of_work(read_only=True) as uow:
                 return run_gauges(uow)
 
-        return self._patiently(read)
+        return self._patiently(read) if is_there(self._storage) else ()
 
     def stamp(self) -> str:
         """Return a text that changes whenever the database's file changes."""
@@ -276,21 +268,9 @@ class PageRecords:
         return retried(attempt, tries=TRIES, after=HINDERED)
 
 
-def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
-    first = stored_tree(run).get("phase_two_of")
-    # A second phase continues the rounds of its first run and has no rounds itself.
-    rounds: Sequence[RoundRecord] = uow.rounds.all(first or run.run_id)
-    last = shown_round(rounds[-1].document) if rounds else None
-    spent = {} if last is None else last["epsilon"]
-    return (
-        Cell(run.run_id, "/run", {"id": run.run_id}),
-        run.name,
-        run.status,
-        f"{run.created[:19]}Z",
-        len(rounds),
-        "-" if last is None else fraction(last["accuracy"]["mean"]),
-        "/".join(epsilon(value) for value in spent.values()) or "-",
-    )
+def rounds_of(uow: UnitOfWork, run: RunRecord) -> Sequence[RoundRecord]:
+    """Return a run's rounds; a second phase has none itself, but continues its first run's."""
+    return uow.rounds.all(stored_tree(run).get("phase_two_of") or run.run_id)
 
 
 def run_gauges(uow: UnitOfWork) -> list[Gauge]:
@@ -302,11 +282,10 @@ def run_gauges(uow: UnitOfWork) -> list[Gauge]:
     known = uow.runs.list()
     chosen = [run for run in known[:-NEWEST] if run.status == "running"] + list(known[-NEWEST:])
     states = Counter(run.status for run in known)
-    rounds = {}
-    for run in chosen:
-        first = stored_tree(run).get("phase_two_of")
-        found = [shown_round(row.document) for row in uow.rounds.all(first or run.run_id)]
-        rounds[run.run_id] = in_rounds(found)
+    rounds = {
+        run.run_id: in_rounds([shown_round(row.document) for row in rounds_of(uow, run)])
+        for run in chosen
+    }
     last = [(run_id, found[-1]) for run_id, found in rounds.items() if found]
     return [
         Gauge(
@@ -345,24 +324,13 @@ def _by_run(name: str, text: str, values: Sequence[tuple[str, float | None]]) ->
     return Gauge(name=name, help=text, labels=("run",), values=found)
 
 
-def counted(known: Sequence[object], shown: Sequence[object]) -> str:
-    """Return the number of runs, and how many of them the page shows."""
-    runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
-    return f"{runs}." if len(shown) == len(known) else f"{runs}, {len(shown)} of them here."
-
-
-def further_pages(text: str, page: int, known: int) -> Iterator[Cell]:
-    """Yield links to the pages before and after this one."""
-    for name, number in (("newer", page - 1), ("older", page + 1)):
-        if number >= 1 and (number - 1) * RUNS_A_PAGE < known:
-            yield Cell(name, "/", {"q": text, "page": str(number)})
-
-
 def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     """Return the sheet of one run whose records agree."""
     summary = agreed.summary
     document = stated_document(agreed)
-    rows = unfinished_rows(document) if summary is None else summary_rows(summary)
+    rows = (
+        reporting.unfinished_rows(document) if summary is None else reporting.summary_rows(summary)
+    )
     rounds, points = document["rounds"], []
     for one in rounds:
         spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
@@ -371,7 +339,7 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
             points.append(Point(spent, accuracy, label))
     return Sheet(
         title=f"Run {run_id}",
-        lead=terms_words(budget),
+        lead=budgeting.terms_words(budget),
         warnings=[*budget["warnings"], READERS],
         blocks=[
             Plot(
@@ -385,29 +353,32 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
             Table(caption="Results", columns=("result", "value"), rows=rows),
             Table(
                 caption="Rounds",
-                columns=(*ROUND_COLUMNS[:-1], "seconds", "beside it"),
-                rows=[(*round_cells(one), round_remarks(one).strip()) for one in rounds],
+                columns=(*reporting.NAMES[:-1], "seconds", "beside it"),
+                rows=[
+                    (*reporting.round_cells(one), reporting.round_remarks(one).strip())
+                    for one in rounds
+                ],
                 empty="No round is over yet.",
             ),
             Table(
                 caption="Budget, client by client",
-                columns=CLIENT_COLUMNS,
-                rows=client_rows(budget),
+                columns=budgeting.CLIENT_COLUMNS,
+                rows=budgeting.client_rows(budget),
                 empty="No client has been charged for anything yet.",
             ),
             Table(
                 caption="Attempts without a result",
-                columns=ATTEMPT_COLUMNS,
-                rows=attempt_rows(budget),
+                columns=budgeting.ATTEMPT_COLUMNS,
+                rows=budgeting.attempt_rows(budget),
                 empty="None: no round was lost or aborted.",
             ),
         ],
-        notes=[text.removeprefix("note: ") for text in closing_words(budget)],
+        notes=[text.removeprefix("note: ") for text in budgeting.closing_words(budget)],
         links=[Cell("its audit log", "/audit", {"run": run_id})],
     )
 
 
-def filter_of(asked: Mapping[str, str]) -> AuditFilter:
+def filter_of(asked: Mapping[str, str]) -> auditing.AuditFilter:
     """Return the conditions of a search.
 
     Raises:
@@ -416,26 +387,17 @@ def filter_of(asked: Mapping[str, str]) -> AuditFilter:
     number = asked.get("round")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")
-    return AuditFilter(
+    return auditing.AuditFilter(
         run_id=asked.get("run"),
         actor=asked.get("actor"),
         action=asked.get("action"),
         round_number=None if number is None else int(number),
         channel=asked.get("channel"),
         status=asked.get("status"),
-        period=Period(asked.get("since"), asked.get("until")),
+        since=asked.get("since"),
+        until=asked.get("until"),
         detail=asked.get("text"),
     )
-
-
-def entries_table(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
-    """Return the entries, each with a link to its run if they may be of several runs."""
-    rows = [
-        (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
-        for one, row in zip(found, entry_rows(found), strict=True)
-    ]
-    columns = (*(("run",) if several else ()), *NAMES)
-    return Table(caption="Entries", columns=columns, rows=rows, empty="No entry matches.")
 
 
 def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:
@@ -461,20 +423,14 @@ def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator
 
 
 def page_command(storage: str, socket: Path | None, **place: Any) -> None:
-    """Serve the page until Ctrl-C or SIGTERM.
-
-    Args:
-        storage: The coordinator's database, which need not exist yet.
-        socket: A hub's socket; None for no table of connected clients.
-        place: The fields of `platform.page.server.Place`.
+    """Serve the page until Ctrl-C or SIGTERM; `place` has the fields of `Place`.
 
     Raises:
-        ConfigError: If the page cannot be served at this place, or the server is not installed.
         SchemaMismatch: If the file is of another program, or of a newer version.
     """
     database_file(storage)
     try:
-        from platform.page.server import Place, serve
+        from platform.results.page.server import Place, serve
     except ImportError as error:
         raise ConfigError(
             f"serve: needs {error.name}, which is not installed; valid after "

@@ -49,7 +49,7 @@ def audit_query(
     as_json: Json = False,
 ) -> None:
     """Show audit entries, filtered on any field; a name without any entry is refused."""
-    from platform.cli.auditing import AuditFilter, Period, print_audit
+    from platform.cli.auditing import AuditFilter, print_audit
 
     wanted = AuditFilter(
         run_id=run_id,
@@ -58,7 +58,8 @@ def audit_query(
         round_number=round_number,
         channel=channel,
         status=status,
-        period=Period(since, until),
+        since=since,
+        until=until,
         detail=detail,
     )
     print_audit(wanted, storage, shown_as="json" if as_json else shown_as, limit=limit)
@@ -175,15 +176,14 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
-    if format_ is None and not compare and output is None and audit is None:
-        from platform.cli.reporting import print_report
+    from platform.cli.reporting import print_report, privacy_report_command
 
+    if format_ is None and not compare and output is None and audit is None:
         print_report(run_id, storage, as_json=as_json)
         return
-    from platform.cli.privacy_reports import privacy_report_command
-
     privacy_report_command(
-        *((run_id, *(compare or ())), storage),
+        (run_id, *(compare or ())),
+        storage,
         format_=format_ or "table",
         output=output,
         audit=audit,

@@ -1,18 +1,28 @@
-"""`report` and `compare`: rounds as they come, a run as a whole, and runs side by side."""
+"""`report` and `compare`: rounds as they come, a run as a whole, runs side by side.
+
+`report --format` makes the privacy budget report, for people, machines, browsers and printers.
+"""
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 from rich.progress import TaskID
 
 from platform.agreement import Agreed, require_agreement
+from platform.agreement.budgets import read_budget
 from platform.agreement.statements import unfinished_document
 from platform.cli.output import (
+    Said,
     WithBar,
+    answer,
     console,
     epsilon,
     fraction,
@@ -22,11 +32,17 @@ from platform.cli.output import (
     table,
 )
 from platform.config.rules import HELD
+from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
-from platform.reports.hazards import claim_warnings, unfinished_words
-from platform.results.reading import agreed_run, numbers_of, resolved
+from platform.results.reading import agreed_run, numbers_of, resolved_once
+from platform.results.report.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
+from platform.results.report.document import Report, budget_report
+from platform.results.report.empirical import OtherClaim, read_audit
+from platform.results.report.hazards import claim_warnings, unfinished_words
+from platform.results.report.rendering import html_page, load_weasyprint, pdf_file, plain_data
+from platform.results.report.subject import read_log
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.rounds.observing import Observer
 
@@ -182,13 +198,7 @@ HEADLINES: Final = {
 
 
 def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Print a run, once its records prove the numbers that are stated of it.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        RunStopped: If its records do not agree; nothing of it is printed then.
-        AuditChainBroken: If its audit log was changed.
-    """
+    """Print a run, once its records prove the numbers that are stated of it."""
     agreed = agreed_run(run_id, storage)
     summary = agreed.summary
     document: Document = summary or {
@@ -383,27 +393,14 @@ ELSEWHERE: Final = ("storage",)
 
 
 def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> None:
-    """Show two runs or more side by side.
-
-    Raises:
-        ConfigError: If there are fewer than two names, or one is named twice.
-        UnknownRun: If there is no such run.
-        RunStopped: If records do not agree; nothing is shown then.
-        AuditChainBroken: If an audit log was changed; nothing is shown then.
-    """
+    """Show two runs or more side by side."""
     if len(names) < 2:
         raise ConfigError(f"RUN: {len(names)} is too few to compare; valid is two runs or more")
     with closing(open_existing(storage)) as database:
-        found = [resolved(database, name, storage) for name in names]
-        twice = sorted({one for one in found if found.count(one) > 1})
-        if twice:
-            raise ConfigError(f"RUN: {twice[0]!r} is named twice; valid is each run once")
+        found = resolved_once(database, names, storage, "RUN")
         runs = [require_agreement(database, run_id) for run_id in found]
     document = comparison(runs)
-    if as_json:
-        print_json(document)
-    else:
-        _print_comparison(document)
+    answer(document, _compared_words(document), as_json=as_json)
 
 
 def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
@@ -411,7 +408,28 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
 
     `differences` holds the settings that differ: dotted key, run, value; a run may lack a key.
     """
-    shown = [_compared(one) for one in runs]
+    shown = []
+    for run in runs:
+        config, numbers = run.config, numbers_of(run)
+        facts = config.mechanism.facts
+        shown.append(
+            {
+                "run": run.records.run_id,
+                "status": run.records.run.status,
+                "method": config.method.name,
+                "dataset": config.task.dataset,
+                "rounds": len(in_rounds([row.document for row in run.spending.rounds])),
+                "accuracy": {name: numbers.accuracy[name] for name in MEASURES},
+                "gain_over_local": numbers.document["gain_over_local"]
+                if numbers.finished
+                else None,
+                "epsilon": numbers.epsilons,
+                "mechanism": config.privacy.mechanism,
+                "unit": facts.unit,
+                "relation": config.relation if facts.claims else None,
+                "delta": config.privacy.target_delta,
+            }
+        )
     # An infinite epsilon has no unit, and an equal unit would not make it comparable.
     claiming = [one for one in shown if one["unit"] is not None]
     settings = {one.records.run_id: dict(flat(one.config.model_dump(mode="json"))) for one in runs}
@@ -439,27 +457,8 @@ def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield f"{before}{name}", value
 
 
-def _compared(agreed: Agreed) -> dict[str, Any]:
-    config, numbers = agreed.config, numbers_of(agreed)
-    facts = config.mechanism.facts
-    return {
-        "run": agreed.records.run_id,
-        "status": agreed.records.run.status,
-        "method": config.method.name,
-        "dataset": config.task.dataset,
-        "rounds": len(in_rounds([row.document for row in agreed.spending.rounds])),
-        "accuracy": {name: numbers.accuracy[name] for name in MEASURES},
-        "gain_over_local": numbers.document["gain_over_local"] if numbers.finished else None,
-        "epsilon": numbers.epsilons,
-        "mechanism": config.privacy.mechanism,
-        "unit": facts.unit,
-        "relation": config.relation if facts.claims else None,
-        "delta": config.privacy.target_delta,
-    }
-
-
-def _print_comparison(document: Document) -> None:
-    out, rows = console(), []
+def _compared_words(document: Document) -> Iterator[Said]:
+    rows = []
     for one in document["runs"]:
         accuracy, gain = one["accuracy"], one["gain_over_local"]
         rows.append(
@@ -471,23 +470,117 @@ def _print_comparison(document: Document) -> None:
                 *(epsilon(one["epsilon"][name]) for name in ADVERSARIES),
             )
         )
-    out.print(table("accuracy, and epsilon by adversary", COLUMNS, rows))
-    differ = document["epsilons_differ_in"]
-    if differ:
-        out.print(f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}")
+    yield table("accuracy, and epsilon by adversary", COLUMNS, rows)
+    if differ := document["epsilons_differ_in"]:
+        yield f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}"
     for one in document["runs"]:
         if one["unit"] is None:
             mechanism = f"{one['run']}: mechanism {one['mechanism']}"
-            out.print(f"note: {mechanism}: nothing protects its clients")
+            yield f"note: {mechanism}: nothing protects its clients"
     if any(one["status"] != "finished" for one in document["runs"]):
-        out.print("note: a run that has not finished shows its numbers so far")
-    out.print()
+        yield "note: a run that has not finished shows its numbers so far"
+    yield ""
     names = [one["run"] for one in document["runs"]]
     settings = []
     for key, of in document["differences"].items():
         texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
         settings.append((key, *(texts.get(name, "-") for name in names)))
     if settings:
-        out.print(table("settings that differ", ("setting", *names), settings))
+        yield table("settings that differ", ("setting", *names), settings)
     else:
-        out.print("no setting differs")
+        yield "no setting differs"
+
+
+def privacy_report_command(
+    names: Sequence[str],
+    storage: str,
+    *,
+    format_: str,
+    output: Path | None,
+    audit: Path | None = None,
+    as_json: bool,
+) -> None:
+    """Make the privacy budget report of a run, beside others, in a form of `FORMATS`."""
+    if as_json:
+        raise ConfigError(
+            "--json: prints a run in short; leave it out here, or take --format json for the "
+            "privacy budget report"
+        )
+    if format_ not in FORMATS:
+        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(FORMATS)}")
+    if format_ == "pdf":
+        if output is None:
+            raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
+        try:
+            load_weasyprint()
+        except ImportError as error:
+            raise ConfigError(
+                "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, "
+                "html, or pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                "--format: pdf needs the library Pango, which is not installed; valid: table, "
+                "json, html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
+            ) from error
+    if output is not None and output.exists():
+        raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
+    with closing(open_existing(storage)) as database:
+        found = resolved_once(database, names, storage, "--compare")
+        first, *others = [read_budget(database, name) for name in found]
+        runs = {one.agreed.records.run_id for one in (first, *others)}
+        log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
+    seen = () if audit is None else read_audit(audit)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        report = budget_report(first, others, made=made, log=log, seen=seen)
+    except OtherClaim as error:
+        raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
+    data = FORMATS[format_](report)
+    if output is None:
+        sys.stdout.write(data.decode())
+        return
+    write_bytes(output, data)
+    console().print(f"report: {output}", soft_wrap=True)
+
+
+def _as_table(report: Report) -> bytes:
+    text = io.StringIO()
+    out = console(file=text)
+
+    def say(block: Block) -> None:
+        match block:
+            case Paragraph():
+                out.print(text_of(block.words))
+            case Bullets():
+                for item in block.items:
+                    out.print(f"- {text_of(item)}")
+            case Facts():
+                facts = [(term, text_of(line)) for term, line in block.rows]
+                out.print(table(None, ("what", "value"), facts))
+            case Table():
+                rows = [tuple(map(text_of, row)) for row in block.rows]
+                out.print(table(block.caption, block.columns, rows))
+            case _:
+                out.print(f"{block.title}. {block.says}")
+
+    out.print(report.title)
+    say(report.lead)
+    for warning in report.warnings:
+        out.print(f"warning: {warning}")
+    for section in report.sections:
+        out.print(f"\n{section.title}\n{'-' * len(section.title)}")
+        for block in section.blocks:
+            say(block)
+    return text.getvalue().encode()
+
+
+FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
+    "table": _as_table,
+    "json": lambda report: (
+        json.dumps(plain_data(report), indent=2, allow_nan=False) + "\n"
+    ).encode(),
+    "html": lambda report: html_page(report).encode(),
+    "pdf": pdf_file,
+}
+"""The forms of a report."""

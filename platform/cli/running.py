@@ -44,9 +44,10 @@ def run_command(
     if loaded.federation is not None:
         federate(loaded, surroundings, as_json=as_json)
         return
-    options = finding(loaded.storage.url, surroundings)
     _execute(
-        *(loaded, options, lambda screen: create_run(loaded, screen, surroundings)),
+        loaded,
+        finding(loaded.storage.url, surroundings),
+        lambda screen: create_run(loaded, screen, surroundings),
         as_json=as_json,
     )
 
@@ -62,7 +63,6 @@ def second_phase_command(
     """Run a second phase on the pool, clients and ledger of a finished run.
 
     Raises:
-        UnknownRun: If no run has this name.
         ConfigError: If the second phase cannot be run; nothing is written then.
     """
     found = resolve_run(run_id, storage)
@@ -71,19 +71,15 @@ def second_phase_command(
     tree["storage"]["url"] = storage
     config = parse_config({**tree, "phase_two_of": found}, overrides, surroundings.sources)
     _execute(
-        *(config, finding(storage, surroundings)),
+        config,
+        finding(storage, surroundings),
         lambda screen: create_run(config, screen, surroundings),
         as_json=as_json,
     )
 
 
 def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
-    """Go on with a run.
-
-    Raises:
-        UnknownRun: If no run has this name.
-        ConfigError: If the run has finished.
-    """
+    """Go on with a run."""
     found = resolve_run(run_id, storage)
     with open_storage(storage) as database:
         with database.unit_of_work(read_only=True) as uow:
@@ -95,7 +91,8 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
         federate_again(found, moved, surroundings, as_json=as_json)
         return
     _execute(
-        *(config, finding(storage, surroundings)),
+        config,
+        finding(storage, surroundings),
         lambda screen: reopen_run(found, storage, screen, surroundings),
         as_json=as_json,
     )
@@ -117,8 +114,7 @@ def _execute(
         print_json(summary)
     else:
         print_summary(summary)
-    code = exit_code_of(summary.get("canaries"))
-    if code:
+    if code := exit_code_of(summary.get("canaries")):
         raise typer.Exit(code)
 
 
@@ -138,8 +134,9 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
         ConfigError: If the configuration cannot be run; nothing is written then.
     """
     _federate(
-        *(config, finding(config.storage.url, surroundings)),
-        lambda screen, reaching: new_federation(config, screen, surroundings, reaching=reaching),
+        config,
+        surroundings,
+        lambda screen, reach: new_federation(config, screen, surroundings, reaching=reach),
         as_json=as_json,
     )
 
@@ -149,17 +146,11 @@ def federate_again(
 ) -> None:
     """Go on with a run and its clients.
 
-    Args:
-        run_id: The run.
-        config: The run's first configuration, with the present place of its storage.
-        surroundings: The parts that a run takes from outside.
-        as_json: Whether stdout gets JSON lines: events, and the summary last.
-
-    Raises:
-        ConfigError: If the run cannot go on here.
+    `config` is the run's first configuration, with the present place of its storage.
     """
     _federate(
-        *(config, finding(config.storage.url, surroundings)),
+        config,
+        surroundings,
         lambda screen, reach: reopened_federation(
             run_id, config, screen, surroundings, reaching=reach
         ),
@@ -209,9 +200,12 @@ class FederationLines(FederationScreen):
         _line("round", **document)
 
 
-def _federate(config: RunConfig, options: Sequence[str], set_up: Setting, *, as_json: bool) -> None:
+def _federate(
+    config: RunConfig, surroundings: Surroundings, set_up: Setting, *, as_json: bool
+) -> None:
     kind = FederationLines if as_json else FederationScreen
     screen = kind(config.privacy.target_delta, quiet=as_json)
+    options = finding(config.storage.url, surroundings)
     told = Told(connected=screen.connected, waiting=screen.waiting)
 
     def reaching(section: FederationConfig) -> AbstractContextManager[Transport]:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from methods.interface.registry import MethodInfo
 from platform.cli.ending import Failure
-from platform.cli.output import console, print_json, table
+from platform.cli.output import answer, print_json, table
 from platform.config import RunConfig
 from platform.config.run import Key
 from platform.data.catalogue import DatasetInfo
@@ -152,19 +152,10 @@ def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def schemas_command(name: str | None, *, as_json: bool) -> None:
-    """Print one schema as JSON, or the names of all.
-
-    Args:
-        name: The schema's; None for the list.
-        as_json: Whether the list is JSON too.
-
-    Raises:
-        ConfigError: If no schema has this name.
-    """
+    """Print one schema as JSON, or the names of all."""
     titles = sorted(SCHEMAS.items())
     if name is not None:
         print_json(schema_of(name))
-    elif as_json:
-        print_json([{"name": each, "title": title} for each, title in titles])
-    else:
-        console().print(table(None, ("schema", "what it describes"), titles))
+        return
+    document = [{"name": each, "title": title} for each, title in titles]
+    answer(document, table(None, ("schema", "what it describes"), titles), as_json=as_json)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shlex
 import signal
 import sys
@@ -23,7 +22,16 @@ from platform.bootstrap.joining import own_model, serve_holder
 from platform.cli.auditing import parse_key
 from platform.cli.ending import AUDIT_BROKEN, CLIENT, Ended, ending_at_once
 from platform.cli.models import print_classes, read_image
-from platform.cli.output import console, epsilon, fraction, print_json, printable, table
+from platform.cli.output import (
+    Whole,
+    answer,
+    console,
+    epsilon,
+    fraction,
+    print_json,
+    printable,
+    table,
+)
 from platform.disk.files import write_bytes
 from platform.errors import ConfigError, listed
 from platform.holder.settings import load_holder
@@ -35,6 +43,7 @@ from platform.parties.receipt_checks import (
     verified,
     write_receipts,
 )
+from platform.rounds.documents import json_number
 from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
 
@@ -52,8 +61,6 @@ def serve_command(config: Path, *, as_json: bool) -> None:
 
     Raises:
         Ended: After Ctrl-C. SIGTERM is the usual end of a service, and raises nothing.
-        ConfigError: If the settings are not valid, or another process serves at the socket.
-        StorageError: If its store cannot be used.
     """
     settings, ended = load_holder(config), threading.Event()
 
@@ -96,12 +103,7 @@ def serve_command(config: Path, *, as_json: bool) -> None:
 
 
 def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json: bool) -> None:
-    """Classify image files with the holder's own model.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-        ConfigError: If a file is not an image.
-    """
+    """Classify image files with the holder's own model."""
     settings = load_holder(config)
     examples = {path: read_image(path) for path in files}
     found = own_model(settings, run_id, Surroundings())
@@ -109,29 +111,18 @@ def predict_command(config: Path, run_id: str, files: Sequence[Path], *, as_json
 
 
 def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
-    """Print accuracy on the holder's own test images.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-    """
+    """Print accuracy on the holder's own test images."""
     found = own_model(load_holder(config), run_id, Surroundings())
     accuracy = found.accuracy()
-    if as_json:
-        print_json({"run_id": run_id, "accuracy": accuracy, "test_images": found.tested})
-        return
-    if accuracy is None:
-        console().print("there are no readable test images here; see `check`")
-        return
-    console().print(f"accuracy {fraction(accuracy)} on {found.tested} own test images")
+    text = "there are no readable test images here; see `check`"
+    if accuracy is not None:
+        text = f"accuracy {fraction(accuracy)} on {found.tested} own test images"
+    document = {"run_id": run_id, "accuracy": accuracy, "test_images": found.tested}
+    answer(document, text, as_json=as_json)
 
 
 def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) -> None:
-    """Write the holder's own model as one safetensors file.
-
-    Raises:
-        UnknownRun: If no run of this name has ended here.
-        ConfigError: If the file exists, or nothing was trained.
-    """
+    """Write the holder's own model as one safetensors file."""
     from safetensors.numpy import save
 
     if output.exists():
@@ -140,10 +131,8 @@ def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) ->
     if not arrays:
         raise ConfigError(f"RUN: {run_id} trained nothing that could be exported")
     write_bytes(output, save(arrays, {"run_id": run_id}))
-    if as_json:
-        print_json({"run_id": run_id, "file": str(output), "tensors": sorted(arrays)})
-        return
-    console().print(str(output), soft_wrap=True)
+    document = {"run_id": run_id, "file": str(output), "tensors": sorted(arrays)}
+    answer(document, Whole(output), as_json=as_json)
 
 
 _SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)
@@ -160,15 +149,7 @@ def verify_receipts(
 ) -> None:
     """Recompute epsilon from receipts alone, and print every fault.
 
-    Args:
-        source: A data holder's settings, or a file of receipts.
-        compare: Other clients' files of receipts.
-        key: The log's public key, as text.
-        uploads: Files, each with an upload byte by byte as it was sent.
-        as_json: Print JSON.
-
     Raises:
-        ConfigError: If a file is of another kind, or there is no store.
         Exit: With code 3, if a record does not hold, or two files have no head in common.
     """
     trusted = None if key is None else parse_key(key)
@@ -185,7 +166,23 @@ def verify_receipts(
         if not common:
             forked.append(f"{path}: no common head, so nothing could be compared")
         compared.append({"file": str(path), "common": common, "problems": forked})
-    bound = [_bound(path, found) for path in uploads]
+    bound = []
+    for path in uploads:
+        try:
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").digest()
+        except OSError as error:
+            raise ConfigError(
+                f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
+                "valid: an upload as it was sent"
+            ) from error
+        # The run is None if no receipt names the upload.
+        named = [(run.run_id, one) for run in found for one in run.uploads if one.digest == digest]
+        document: dict[str, Any] = {"file": str(path), "run": None, "sha256": digest.hex()}
+        if named:
+            run_id, upload = named[0]
+            document = {"file": str(path), "run": run_id, **_upload(upload)}
+        bound.append(document)
     if as_json:
         runs = [
             {
@@ -210,19 +207,13 @@ def verify_receipts(
 
 
 def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
-    """Write all receipts of a data holder to a file that can be handed on.
-
-    Raises:
-        ConfigError: If the settings are not valid, there is no store, or the file exists.
-    """
+    """Write all receipts of a data holder to a file that can be handed on."""
     kept, _ = _of_holder(config)
     if file.exists() or file.is_symlink():
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
     write_bytes(file, write_receipts(kept))
-    if as_json:
-        print_json({"file": str(file), "receipts": len(kept)})
-    else:
-        console().print(f"{len(kept)} receipts in {file}", soft_wrap=True)
+    text = Whole(f"{len(kept)} receipts in {file}")
+    answer({"file": str(file), "receipts": len(kept)}, text, as_json=as_json)
 
 
 def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
@@ -242,27 +233,10 @@ def _upload(upload: UploadDigest) -> dict[str, Any]:
     }
 
 
-def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
-    """Return the run and round of an upload; its run is None if no receipt names the upload."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
-    except OSError as error:
-        raise ConfigError(
-            f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
-            "valid: an upload as it was sent"
-        ) from error
-    for run in found:
-        for upload in run.uploads:
-            if upload.digest == digest:
-                return {"file": str(path), "run": run.run_id, **_upload(upload)}
-    return {"file": str(path), "run": None, "sha256": digest.hex()}
-
-
 def _finite_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
     if values is None:
         return None
-    return {name: "inf" if math.isinf(value) else value for name, value in values.items()}
+    return {name: json_number(value) for name, value in values.items()}
 
 
 def _print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -13,7 +13,7 @@ from rich.progress import TaskID, TextColumn
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
-from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable, table
+from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
@@ -29,7 +29,16 @@ from platform.sweeping.grid import (
 )
 from platform.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.sweeping.submitting import cluster_of, database_name, submit_cells
-from platform.sweeping.tables import BEST, LAST, announce, document, plain_rows, publish, record_of
+from platform.sweeping.tables import (
+    BEST,
+    LAST,
+    Table,
+    announce,
+    document,
+    plain_rows,
+    publish,
+    record_of,
+)
 from storage.homes import shown
 
 OUTPUTS = Path("sweeps")
@@ -56,23 +65,7 @@ def sweep_command(
     as_published: bool,
     as_json: bool,
 ) -> None:
-    """Run the cells of a grid that have not finished, and write its tables.
-
-    Args:
-        configs: Files or packaged names.
-        methods: Names separated by commas; None for the configurations' own.
-        seeds: Numbers separated by commas; None for the configurations' own.
-        settings: Values of `--set`.
-        method_settings: Values of `--for`.
-        device: The device; None for the configurations' own.
-        folder: The folder of the user's own methods; None without one.
-        storage: The coordinator's database.
-        on: `dask` for one job per cell; None for worker processes here.
-        cluster_settings: Values of `--cluster`.
-        jobs: How many cells run at a time; None for the default.
-        output: The folder of results; None for the default.
-        as_published: Whether cells take the settings of a published run.
-        as_json: Whether stdout gets JSON.
+    """Run the cells of a grid that have not finished, and write its tables; `sotto sweep --help`.
 
     Raises:
         ConfigError: If a cell or an option is not valid, or another sweep works in the folder;
@@ -122,19 +115,7 @@ def sweep_command(
                         place=results / CELLS,
                     )
             tables = publish(grid, outcomes, results)
-    if as_json:
-        print_json(document(grid, outcomes, results))
-    elif tables:
-        out = console()
-        for one in tables:
-            out.print()
-            out.print(table(one.caption, *plain_rows(one)))
-            for line in one.training:
-                out.print(f"note: local training: {line}")
-            for warning in one.warnings:
-                out.print(f"note: {warning}")
-        out.print()
-        out.print(f"written to {results}", soft_wrap=True)
+    answer(document(grid, outcomes, results), _tables(tables, results), as_json=as_json)
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
         problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"
@@ -142,6 +123,17 @@ def sweep_command(
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
         raise typer.Exit(FAILED)
+
+
+def _tables(tables: Sequence[Table], results: Path) -> Iterator[Said]:
+    for one in tables:
+        yield ""
+        yield table(one.caption, *plain_rows(one))
+        yield from (f"note: local training: {line}" for line in one.training)
+        yield from (f"note: {warning}" for warning in one.warnings)
+    if tables:
+        yield ""
+        yield Whole(f"written to {results}")
 
 
 def _jobs(grid: Grid) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from rich.progress import TaskID, TextColumn
 from methods.interface.subspace import subspace_of
 from platform.bootstrap import Surroundings, create_run, plan_run
 from platform.cli.ending import FAILED, Ended, interruptible
-from platform.cli.output import WithBar, console, epsilon, fraction, print_json, table
+from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, table
 from platform.cli.reporting import ScreenObserver
 from platform.config import RunConfig, load_config
 from platform.data.loading import RENDERED
@@ -30,7 +30,6 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.pictures.canvas import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.privacy_auditing.audit import (
     FAMILY_WISE_ERROR,
     AuditPlan,
@@ -39,10 +38,11 @@ from platform.privacy_auditing.audit import (
     require_claim,
 )
 from platform.privacy_auditing.outcome import ChannelAudit, Game
+from platform.results.charts import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
 from privacy import CalibrationError
-from privacy.auditing import AuditResult, canaries_needed
+from privacy.auditing import canaries_needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,19 +59,38 @@ def clipping_command(
     rounds: int | None,
     as_json: bool,
 ) -> None:
-    """Run a configuration dry on public images, and print the norms of its uploads.
-
-    Raises:
-        ConfigError: If the configuration cannot be run, or there are no public images for it.
-    """
+    """Run a configuration dry on public images, and print the norms of its uploads."""
     loaded = load_config(config, overrides, surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
         found = rehearse(loaded, surroundings, screen, dataset=dataset, root=root, rounds=rounds)
-    if as_json:
-        print_json(found)
-    else:
-        _show_norms(found)
+    answer(found, _norm_words(found), as_json=as_json)
+
+
+def _norm_words(found: Mapping[str, Any]) -> Iterator[Said]:
+    norm, configured, public = found["clipping_norm"], found["configured"], found["public"]
+    columns = ["round", "uploads", *(f"{100 * q:.0f}% of norms below" for q in QUANTILES)]
+    columns.append(f"longer than {norm:.3g}")
+    columns += [] if configured is None else [f"than {configured:g} as configured"]
+    rows = []
+    for one in found["rounds"]:
+        norms = [f"{value:.3g}" for value in one["norms"].values()]
+        given = [one["clipped"], one["clipped_as_configured"]]
+        shares = [fraction(share) for share in given if share is not None]
+        rows.append((one["round"], one["uploads"], *norms, *shares))
+    where = "" if found["subspace"] is None else f" of a subspace ({found['subspace']})"
+    yield table(f"norms of uploads, {found['values']} values{where}", columns, rows)
+    yield (
+        f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
+        "norms: a larger C adds noise for nothing, a smaller one shortens steps"
+    )
+    if configured is not None:
+        yield f"the configured one is {configured / norm:.2g} times that"
+    source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
+    yield (
+        f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
+        "client's data were read, nothing was charged, and nothing is kept"
+    )
 
 
 def rehearse(
@@ -89,7 +108,7 @@ def rehearse(
         config: The configuration.
         surroundings: The parts that a run takes from outside.
         observer: Sees the dry run.
-        dataset: A public data set in place of the configuration's; None for the configuration's.
+        dataset: A public data set; None for the configuration's.
         root: The data set's folder; None for the configuration's.
         rounds: Number of rounds to try; None for all.
 
@@ -139,33 +158,6 @@ def rehearse(
     }
 
 
-def _show_norms(found: Mapping[str, Any]) -> None:
-    norm, configured, public = found["clipping_norm"], found["configured"], found["public"]
-    columns = ["round", "uploads", *(f"{100 * q:.0f}% of norms below" for q in QUANTILES)]
-    columns.append(f"longer than {norm:.3g}")
-    columns += [] if configured is None else [f"than {configured:g} as configured"]
-    rows = []
-    for one in found["rounds"]:
-        norms = [f"{value:.3g}" for value in one["norms"].values()]
-        given = [one["clipped"], one["clipped_as_configured"]]
-        shares = [fraction(share) for share in given if share is not None]
-        rows.append((one["round"], one["uploads"], *norms, *shares))
-    out = console()
-    where = "" if found["subspace"] is None else f" of a subspace ({found['subspace']})"
-    out.print(table(f"norms of uploads, {found['values']} values{where}", columns, rows))
-    out.print(
-        f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
-        "norms: a larger C adds noise for nothing, a smaller one shortens steps",
-    )
-    if configured is not None:
-        out.print(f"the configured one is {configured / norm:.2g} times that")
-    source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
-    out.print(
-        f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
-        "client's data were read, nothing was charged, and nothing is kept",
-    )
-
-
 COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
 ENOUGH = 0.999
 """If halved noise is noticed with a lower probability, the audit recommends more canaries."""
@@ -180,12 +172,7 @@ def audit_privacy_command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
-
-    Raises:
-        ConfigError: If the configuration cannot be run or claims nothing, or the picture's file is
-            not valid.
-    """
+    """Audit a configuration's mechanism; exit code 1 if its claim is refuted."""
     if plot is not None:
         require_drawable(plot)
     loaded = load_config(config, overrides, surroundings.sources)
@@ -197,10 +184,12 @@ def audit_privacy_command(
     if plot is not None:
         draw(audits, plot)
     verdicts: list[ChannelAudit | Game] = [*audits, *games]
-    if as_json:
-        print_json([one.document() for one in verdicts])
-    else:
-        _show_audits(audits, games, plot)
+    answer(
+        [one.document() for one in verdicts],
+        _verdicts(audits, games),
+        *([] if plot is None else [Whole(f"picture: {plot}")]),
+        as_json=as_json,
+    )
     if not all(one.passed for one in verdicts):
         raise typer.Exit(FAILED)
 
@@ -222,61 +211,49 @@ class AuditProgress(WithBar):
         self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
-def _show_audits(audits: Sequence[ChannelAudit], games: Sequence[Game], plot: Path | None) -> None:
-    out = console()
+def _verdicts(audits: Sequence[ChannelAudit], games: Sequence[Game]) -> Iterator[Said]:
     title = f"{audits[0].mechanism}: one release of one client, unit {audits[0].result.unit}"
-    rows = [_row(audit) for audit in audits]
+    rows: list[tuple[str, ...]] = []
+    for audit in audits:
+        result, (low, high) = audit.result, audit.result.mu_interval
+        rows.append(
+            (
+                audit.channel,
+                *(f"{mu:.3f}" for mu in (result.claimed_mu, result.estimated_mu)),
+                f"{low:.2f} to {high:.2f}",
+                *map(epsilon, (result.claimed_epsilon, result.epsilon_lower_bound_95)),
+                "not refuted" if audit.passed else "REFUTED",
+            )
+        )
     for game in games:
         verdict = "not refuted" if game.passed else "REFUTED"
         rows.append((game.channel, *["-"] * (len(COLUMNS) - 2), verdict))
-    out.print(table(title, COLUMNS, rows))
+    yield table(title, COLUMNS, rows)
     for audit in audits:
-        for reason in audit.reasons:
-            out.print(f"{audit.channel}: {reason}")
-        if (bound := audit.result.gaussian) is not None:
-            out.print(
+        result = audit.result
+        yield from (f"{audit.channel}: {reason}" for reason in audit.reasons)
+        if (bound := result.gaussian) is not None:
+            yield (
                 f"{audit.channel}: if scores are normal, epsilon is at least "
                 f"{epsilon(bound.epsilon)} (95%); of a build exactly as claimed "
-                f"{audit.result.canaries} canaries show {epsilon(bound.ceiling)}, their ceiling",
+                f"{result.canaries} canaries show {epsilon(bound.ceiling)}, their ceiling"
             )
-        out.print(
-            f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
-            f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
+        more = ""
+        if result.power < ENOUGH:
+            mu = result.claimed_mu
+            try:
+                needed = canaries_needed(mu, 2.0 * mu, FAMILY_WISE_ERROR)
+                more = f"; --canaries {needed} would with 0.999"
+            except CalibrationError:
+                more = "; no number of canaries would at this mu"
+        yield (
+            f"{audit.channel}: {result.canaries} canaries would have noticed halved noise with "
+            f"probability {result.power:.3f}{more}"
         )
     for game in games:
-        for reason in game.reasons:
-            out.print(f"{game.channel}: {reason}")
-        out.print(f"{game.channel}: {game.played}")
-    if plot is not None:
-        out.print(f"picture: {plot}", soft_wrap=True)
+        yield from (f"{game.channel}: {reason}" for reason in game.reasons)
+        yield f"{game.channel}: {game.played}"
 
-
-def _more_needed(result: AuditResult) -> str:
-    """Return how many canaries would notice halved noise, if these were too few."""
-    if result.power >= ENOUGH:
-        return ""
-    try:
-        needed = canaries_needed(result.claimed_mu, 2.0 * result.claimed_mu, FAMILY_WISE_ERROR)
-    except CalibrationError:
-        return "; no number of canaries would at this mu"
-    return f"; --canaries {needed} would with 0.999"
-
-
-def _row(audit: ChannelAudit) -> tuple[str, ...]:
-    result = audit.result
-    low, high = result.mu_interval
-    return (
-        audit.channel,
-        f"{result.claimed_mu:.3f}",
-        f"{result.estimated_mu:.3f}",
-        f"{low:.2f} to {high:.2f}",
-        epsilon(result.claimed_epsilon),
-        epsilon(result.epsilon_lower_bound_95),
-        "not refuted" if audit.passed else "REFUTED",
-    )
-
-
-__all__ = ["AuditPicture", "draw", "require_drawable"]
 
 PANELS_A_ROW = 4
 BINS = 32
@@ -324,10 +301,7 @@ class AuditPicture:
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
     """Draw the outcomes into a file.
 
-    Args:
-        audits: At least one audit.
-        path: A path that ends in .svg or .png.
-        labels: A name of each; by default mechanism and channel.
+    Each has a label; by default mechanism and channel.
 
     Raises:
         ConfigError: If the file cannot be written.

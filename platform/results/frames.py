@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from platform.agreement import Agreed
-from platform.config import RunConfig
 from platform.errors import ConfigError
-from platform.results.numbers import RunNumbers, number, short
+from platform.results.numbers import RunNumbers, last_parts, number
 from platform.results.reading import numbers_of, read_runs, read_sweep_runs
 from platform.rounds.documents import ADVERSARIES
 
@@ -114,21 +113,6 @@ def results(
         raise ConfigError(f"per: {per!r} is not valid; valid: {', '.join(COLUMNS)}")
     if runs is not None and sweep is not None:
         raise ConfigError("sweep: does not go with runs; valid is one of them")
-    pandas = _pandas()
-    found = _found(storage, runs, sweep)
-    axes = list(dict.fromkeys(key for run, _ in found for key, _ in run.axes))
-    names = _axis_names(axes, COLUMNS[per])
-    rows = [
-        {**row, **{names[key]: value for key, value in run.axes}}
-        for run, agreed in found
-        for row in _ROWS[per](run, agreed)
-    ]
-    types = {name: kind for name, (kind, _) in COLUMNS[per].items()}
-    types |= dict.fromkeys(names.values(), TEXT)
-    return pandas.DataFrame(rows, columns=list(types)).astype(types)
-
-
-def _pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
@@ -136,23 +120,22 @@ def _pandas() -> Any:
             "results: pandas is not installed; valid after "
             "`.venv/bin/pip install -e '.[notebook]'` in the checkout"
         ) from error
-    return pandas
-
-
-def _found(
-    storage: str, runs: str | Sequence[str] | None, sweep: str | Path | None
-) -> list[tuple[RunNumbers, Agreed]]:
     if sweep is not None:
         found, _ = read_sweep_runs(Path(sweep), storage)
-        return found
-    names = [runs] if isinstance(runs, str) else runs
-    return [(numbers_of(agreed), agreed) for agreed in read_runs(storage, names)]
-
-
-def _axis_names(axes: Sequence[str], taken: Mapping[str, Any]) -> dict[str, str]:
-    """Return each key's last part, or the whole key if the last part is not unique or is taken."""
-    ends = [*map(short, axes), *taken]
-    return {key: short(key) if ends.count(short(key)) == 1 else key for key in axes}
+    else:
+        wanted = [runs] if isinstance(runs, str) else runs
+        found = [(numbers_of(agreed), agreed) for agreed in read_runs(storage, wanted)]
+    axes = list(dict.fromkeys(key for run, _ in found for key, _ in run.axes))
+    names = last_parts(axes, COLUMNS[per])
+    rows = [
+        {**row, **{names[key]: value for key, value in run.axes}}
+        for run, agreed in found
+        for row in _ROWS[per](run, agreed)
+    ]
+    types = {name: kind for name, (kind, _) in COLUMNS[per].items()}
+    types |= dict.fromkeys(names.values(), TEXT)
+    frame: DataFrame = pandas.DataFrame(rows, columns=list(types)).astype(types)
+    return frame
 
 
 def _of_run(run: RunNumbers, agreed: Agreed) -> dict[str, Any]:
@@ -169,18 +152,17 @@ def _of_run(run: RunNumbers, agreed: Agreed) -> dict[str, Any]:
 
 def _accuracy(document: Mapping[str, Any]) -> dict[str, float | None]:
     found = document.get("accuracy") or {}
-    names = {"mean": "accuracy"} | {name: f"accuracy_{name}" for name in _SPREAD}
-    return {column: number(found.get(name)) for name, column in names.items()}
-
-
-_SPREAD: Final = ("weighted", "std", "worst")
+    return {
+        "accuracy": number(found.get("mean")),
+        **{f"accuracy_{name}": number(found.get(name)) for name in ("weighted", "std", "worst")},
+    }
 
 
 def _run_rows(run: RunNumbers, agreed: Agreed) -> Iterator[dict[str, Any]]:
     document, config = run.document, agreed.config
     yield {
         **_of_run(run, agreed),
-        "clients": _clients(config),
+        "clients": config.task.clients,
         "rounds": len(run.rounds),
         "protocol": run.protocol,
         **_accuracy(run.final),
@@ -195,10 +177,6 @@ def _run_rows(run: RunNumbers, agreed: Agreed) -> Iterator[dict[str, Any]]:
         "target_epsilon": config.privacy.target_epsilon,
         "noise_multiplier": config.privacy.noise_multiplier,
     }
-
-
-def _clients(config: RunConfig) -> int | None:
-    return config.task.clients
 
 
 def _round_rows(run: RunNumbers, agreed: Agreed) -> Iterator[dict[str, Any]]:

@@ -93,6 +93,12 @@ def short(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def last_parts(keys: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
+    """Return each key's last part, or the whole key if the last part is not unique or is taken."""
+    ends = [*map(short, keys), *taken]
+    return {key: short(key) if ends.count(short(key)) == 1 else key for key in keys}
+
+
 def label_of(run: Placed, without: Sequence[str] = (HELD_OUT,)) -> Label:
     """Return a run's line, without the axes that make columns or a plot's abscissa."""
     return Label(run.method, tuple(pair for pair in run.axes if pair[0] not in without))
@@ -237,7 +243,7 @@ class RunNumbers:
             "local_twin": twins.get("accuracy"),
         }
         return {
-            name: tuple(number(value) for value in accuracy["per_client"])
+            name: tuple(map(number, accuracy["per_client"]))
             for name, accuracy in found.items()
             if accuracy and accuracy.get("per_client")
         }
@@ -258,9 +264,14 @@ def adversaries_alike(runs: Sequence[RunNumbers]) -> dict[str, str]:
     for name in ADVERSARIES:
         numbers = tuple((*run.spent(name), run.epsilon(name)) for run in runs)
         found.setdefault(numbers, []).append(name)
-    return {_listing(names): names[0] for names in found.values()}
+    alike: dict[str, str] = {}
+    for *first, last in found.values():
+        alike[f"{', '.join(first)} and {last}" if first else last] = first[0] if first else last
+    return alike
 
 
-def _listing(names: Sequence[str]) -> str:
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+def tick_step(highest: float) -> float:
+    """Return a step of 1, 2 or 5 times a power of ten with which a few ticks reach the top."""
+    rough = max(highest, 1e-9) / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))

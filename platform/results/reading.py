@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
@@ -23,7 +25,6 @@ from storage import Database
 from storage.homes import PREFIX
 
 SWEEP_FILE: Final = "sweep.json"
-VERSION: Final = 1
 _LARGEST: Final = 1 << 26
 
 
@@ -48,10 +49,20 @@ class SweepCell:
     database: str | None
 
 
+@dataclass(frozen=True)
+class _Sweep:
+    """What `sweep.json` holds."""
+
+    schema_version: Literal[1]
+    cells: tuple[SweepCell, ...]
+
+
+_SWEEP: Final = TypeAdapter(_Sweep)
+
+
 def sweep_file(cells: Sequence[SweepCell]) -> str:
     """Return the text of `sweep.json`."""
-    document = {"schema_version": VERSION, "cells": [asdict(cell) for cell in cells]}
-    return json.dumps(document, indent=2) + "\n"
+    return json.dumps(asdict(_Sweep(1, tuple(cells))), indent=2) + "\n"
 
 
 def is_sweep(folder: Path) -> bool:
@@ -68,10 +79,7 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
     path = folder / SWEEP_FILE
     try:
         with path.open("rb") as file:
-            document = json.loads(file.read(_LARGEST))
-        if document["schema_version"] != VERSION or not isinstance(document["cells"], list):
-            raise ValueError("another version")
-        return tuple(map(_cell, document["cells"]))
+            return _SWEEP.validate_json(file.read(_LARGEST), strict=True).cells
     except FileNotFoundError as error:
         raise ConfigError(
             f"SWEEP: {str(folder)!r} has no {SWEEP_FILE}; valid is a folder that `sweep` has "
@@ -81,32 +89,11 @@ def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
         raise ConfigError(
             f"SWEEP: {str(path)!r} cannot be read ({error.strerror}); valid is a file that can"
         ) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except ValidationError as error:
         raise ConfigError(
             f"SWEEP: {str(path)!r} is not what a sweep writes; the same `sweep` command writes it "
             "anew"
         ) from error
-
-
-def _cell(value: Any) -> SweepCell:
-    axes = tuple((_text(key), _text(text)) for key, text in value["axes"])
-    database = value["database"]
-    if not isinstance(value["seed"], int):
-        raise TypeError("a seed is no number")
-    return SweepCell(
-        config=_text(value["config"]),
-        method=_text(value["method"]),
-        seed=value["seed"],
-        axes=axes,
-        identity=_text(value["identity"]),
-        database=None if database is None else _text(database),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("it is no text")
-    return value
 
 
 LATEST: Final = "latest"
@@ -139,29 +126,12 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
         AuditChainBroken: If an audit log was changed.
     """
     with closing(open_existing(url)) as database:
-        known = known_ids(database)
-        wanted = known if names is None else [_known_as(known, name, url) for name in names]
+        if names is None:
+            with database.unit_of_work(read_only=True) as uow:
+                wanted = [run.run_id for run in uow.runs.list()]
+        else:
+            wanted = [resolved(database, name, url) for name in names]
         return [require_agreement(database, run_id) for run_id in dict.fromkeys(wanted)]
-
-
-def known_ids(database: Database) -> list[str]:
-    """Return the ids of all runs, oldest first."""
-    with database.unit_of_work(read_only=True) as uow:
-        return [run.run_id for run in uow.runs.list()]
-
-
-def _known_as(known: Sequence[str], name: str, url: str) -> str:
-    """Return a run's full id from all known ids (oldest first); `latest` is the newest run."""
-    if name in known:
-        return name
-    if name != LATEST:
-        newest = [LATEST, *reversed(known)] if known else []
-        raise UnknownRun(
-            f"RUN: {name!r} is unknown in {url}; valid: {listed(newest)} (`runs` lists all)"
-        )
-    if not known:
-        raise UnknownRun(f"RUN: there is no run in {url} yet")
-    return known[-1]
 
 
 def resolve_run(run_id: str, storage: str) -> str:
@@ -180,7 +150,31 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
     Raises:
         UnknownRun: If there is no such run.
     """
-    return _known_as(known_ids(database), run_id, storage)
+    with database.unit_of_work(read_only=True) as uow:
+        known = [run.run_id for run in uow.runs.list()]
+    if run_id in known:
+        return run_id
+    if run_id != LATEST:
+        newest = [LATEST, *reversed(known)] if known else []
+        raise UnknownRun(
+            f"RUN: {run_id!r} is unknown in {storage}; valid: {listed(newest)} (`runs` lists all)"
+        )
+    if not known:
+        raise UnknownRun(f"RUN: there is no run in {storage} yet")
+    return known[-1]
+
+
+def resolved_once(database: Database, names: Sequence[str], storage: str, option: str) -> list[str]:
+    """Return full ids of several runs; `option` is what names them on the command line.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        ConfigError: If a run is named twice.
+    """
+    found = [resolved(database, name, storage) for name in names]
+    if twice := sorted({name for name in found if found.count(name) > 1}):
+        raise ConfigError(f"{option}: {twice[0]!r} is named twice; valid is each run once")
+    return found
 
 
 def agreed_run(run_id: str, storage: str) -> Agreed:
@@ -225,9 +219,18 @@ def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agre
     """
     cells = read_sweep(folder)
     found: dict[str, tuple[RunNumbers, Agreed]] = {}
-    for database in dict.fromkeys(cell.database for cell in cells):
-        place = url if database is None else f"{PREFIX}{folder.absolute() / database}"
-        found |= _begun(place, [cell for cell in cells if cell.database == database])
+    for own in dict.fromkeys(cell.database for cell in cells):
+        place = url if own is None else f"{PREFIX}{folder.absolute() / own}"
+        if not is_there(place):
+            continue
+        with closing(open_existing(place)) as database:
+            known = runs_by_cell(database, place)
+            for cell in cells:
+                if cell.database == own and cell.identity in known:
+                    agreed = require_agreement(database, known[cell.identity].run_id)
+                    # Under the names that the sweep uses.
+                    numbers = replace(numbers_of(agreed), config=cell.config, axes=cell.axes)
+                    found[cell.identity] = numbers, agreed
     if not found:
         raise UnknownRun(
             f"SWEEP: no run of {str(folder)!r} has begun in {url}; valid is the --storage that the "
@@ -235,24 +238,6 @@ def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agre
         )
     runs = [found[cell.identity] for cell in cells if cell.identity in found]
     return runs, len(cells) - len(runs)
-
-
-def _begun(url: str, cells: Sequence[SweepCell]) -> dict[str, tuple[RunNumbers, Agreed]]:
-    if not is_there(url):
-        return {}
-    with closing(open_existing(url)) as database:
-        known = runs_by_cell(database, url)
-        return {
-            cell.identity: _placed(require_agreement(database, known[cell.identity].run_id), cell)
-            for cell in cells
-            if cell.identity in known
-        }
-
-
-def _placed(agreed: Agreed, cell: SweepCell) -> tuple[RunNumbers, Agreed]:
-    """Return a run's numbers with the names that the sweep uses."""
-    numbers = replace(numbers_of(agreed), config=cell.config, axes=cell.axes)
-    return numbers, agreed
 
 
 class KnownRun(NamedTuple):

@@ -24,7 +24,6 @@ from platform.experiment.caveats import (
     optimizer_document,
     optimizer_words,
 )
-from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import (
     HEADLINES,
     HELD_OUT,
@@ -37,8 +36,8 @@ from platform.results.numbers import (
     short,
     spread_of,
 )
+from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
-from platform.results.run_pictures import files_of, write_pictures
 from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome

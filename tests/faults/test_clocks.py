@@ -27,7 +27,7 @@ from tests.trunk.test_federation import MASKED
 WALL = {
     "platform.bootstrap.planning": "a run's name",
     "platform.cli.holder": "a backup's manifest",
-    "platform.cli.privacy_reports": "a report's date",
+    "platform.cli.reporting": "a report's date",
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",
     "platform.cli.serving": "a log line",
     "platform.data.preparing": "what a dead writer left in a cache a day ago",

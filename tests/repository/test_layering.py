@@ -51,7 +51,14 @@ THIRD_PARTY = {
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.data.own_lists": {"pyarrow"},
     "platform.sweeping.submitting": {"distributed"},
-    "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
+    "platform.results.page": {
+        "anyio",
+        "jinja2",
+        "markupsafe",
+        "prometheus_client",
+        "starlette",
+        "uvicorn",
+    },
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }
 # Run before anything else, the hook at the start of every interpreter.

@@ -25,13 +25,12 @@ SATELLITES = (
     "platform/cli/trying.py",
     "platform/data/loaders/domain_folders.py",
     "platform/data/loaders/published.py",
-    "platform/page",
-    "platform/pictures",
     "platform/privacy_auditing",
     "platform/relay/flower",
     "platform/relay/nvflare",
-    "platform/results/comparisons.py",
-    "platform/results/run_pictures.py",
+    "platform/results/charts.py",
+    "platform/results/page",
+    "platform/results/pictures.py",
     "platform/sweeping",
 )
 # The four that the platform is for, what they are made of, and what the core's tests run.

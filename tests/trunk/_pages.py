@@ -8,7 +8,7 @@ from pathlib import Path
 from starlette.testclient import TestClient
 
 from platform.cli.page_records import PageRecords
-from platform.page.app import Access, make_app
+from platform.results.page.server import Access, make_app
 from tests.trunk._runs import Storage
 
 TOKEN = "a-token-of-forty-characters-for-tests-01"  # noqa: S105

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from platform.pictures.canvas import STYLE, Picture
+from platform.results.charts import STYLE, Picture
 
 
 @dataclass(frozen=True)

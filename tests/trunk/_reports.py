@@ -12,11 +12,19 @@ from typing import Any
 import pytest
 
 from platform.agreement.budgets import read_budget
-from platform.cli.privacy_reports import read_log
 from platform.disk.opening import open_existing
-from platform.reports import Report, budget_report
-from platform.reports.blocks import Bullets, Facts, Figure, Paragraph, Section, Table, text_of
-from platform.reports.rendering import load_weasyprint, pdf_file
+from platform.results.report.blocks import (
+    Bullets,
+    Facts,
+    Figure,
+    Paragraph,
+    Section,
+    Table,
+    text_of,
+)
+from platform.results.report.document import Report, budget_report
+from platform.results.report.rendering import load_weasyprint, pdf_file
+from platform.results.report.subject import read_log
 from tests.trunk._runs import Finished, Storage
 
 MADE = "2026-11-23 07:00 UTC"

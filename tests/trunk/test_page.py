@@ -17,9 +17,16 @@ from sqlalchemy import text
 
 from platform.cli import page_records
 from platform.errors import ConfigError
-from platform.page.app import MOST_SESSIONS, SESSION_SECONDS, Access, host_name, read_token
-from platform.page.server import Place, require_safe
 from platform.relay.packets import ClientStatus, Status
+from platform.results.page.server import (
+    MOST_SESSIONS,
+    SESSION_SECONDS,
+    Access,
+    Place,
+    host_name,
+    read_token,
+    require_safe,
+)
 from storage import open_database
 from tests.trunk._pages import OWN, TOKEN, page_of, tags, words
 from tests.trunk._runs import Finished, of_clients

@@ -15,8 +15,8 @@ from PIL import Image
 
 from platform.cli.datasets import HoldingsPicture
 from platform.data.loading import Holding
-from platform.pictures.canvas import COLOURS, drawable, encoded, width_of, wrapped
-from platform.pictures.charts import (
+from platform.results.charts import (
+    COLOURS,
     Bar,
     BarPicture,
     CellPicture,
@@ -26,8 +26,12 @@ from platform.pictures.charts import (
     Panel,
     Scale,
     Series,
+    drawable,
+    encoded,
     percent,
     point,
+    width_of,
+    wrapped,
 )
 from tests.trunk._pictures import drawn
 

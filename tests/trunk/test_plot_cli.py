@@ -11,12 +11,12 @@ import pytest
 
 from platform.config import RunConfig
 from platform.errors import ConfigError, UnknownRun
-from platform.pictures.charts import BarPicture, LinePicture
 from platform.results import COLUMNS, results
+from platform.results.charts import BarPicture, LinePicture
 from platform.results.frames import RUN
 from platform.results.numbers import Axes, RunNumbers
+from platform.results.pictures import run_pictures
 from platform.results.reading import numbers_of, read_runs
-from platform.results.run_pictures import run_pictures
 from platform.rounds.loop import Federation
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.tables import announce

@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 from platform.disk.log_files import heads_file, key_file
-from platform.reports.blocks import Facts, Figure, Table, epsilon_text, of_a_hundred, text_of
-from platform.reports.rendering import html_page, plain_data
-from platform.reports.report import bases_of
+from platform.results.report.blocks import (
+    Facts,
+    Figure,
+    Table,
+    epsilon_text,
+    of_a_hundred,
+    text_of,
+)
+from platform.results.report.document import bases_of
+from platform.results.report.rendering import html_page, plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._reports import (
     answers,

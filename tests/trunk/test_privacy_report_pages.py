@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from platform.reports import Report, rendering
-from platform.reports.blocks import Basis, Plot
-from platform.reports.rendering import html_page, pdf_file
+from platform.results.report import rendering
+from platform.results.report.blocks import Basis, Plot
+from platform.results.report.document import Report
+from platform.results.report.rendering import html_page, pdf_file
 from tests.trunk._reports import Page, read_page, read_pdf, report_on
 from tests.trunk._runs import NONE, OS, Storage
 from tests.trunk._tampering import execute_and_rehash

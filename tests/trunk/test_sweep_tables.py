@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_yaml, load_config
 from platform.experiment.caveats import evaluation_document
-from platform.results.comparisons import sweep_pictures
 from platform.results.numbers import Label, Spread
+from platform.results.pictures import sweep_pictures
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
 from platform.sweeping.tables import (

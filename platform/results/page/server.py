@@ -1,13 +1,18 @@
-"""The page's addresses, their readers, and the answer to an error."""
+"""The server of the page: its addresses, their readers, and its place.
+
+It serves this machine only, or readers with a token over TLS.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import math
 import os
 import re
 import secrets
+import socket
 import stat
 import threading
 import time
@@ -19,6 +24,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs
 
 import anyio
+import uvicorn
 from anyio import to_thread
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,7 +46,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from platform.errors import ConfigError, PlatformError, UnknownRun, printable
-from platform.page import Cell, Gauge, Plot, Records, Sheet
+from platform.results.numbers import tick_step
+from platform.results.page import Cell, Gauge, Plot, Records, Sheet
 from privacy import PrivacyError
 from storage import DatabaseBusy, StorageError
 
@@ -144,8 +151,6 @@ _FILES: Final = {
 T = TypeVar("T")
 Known = (PlatformError, PrivacyError, StorageError)
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STATIC: Final = Path(__file__).parent / "static"
 
@@ -160,7 +165,6 @@ FRAME: Final = {
     "bottom": HEIGHT - BOTTOM,
 }
 MOST_MARKS: Final = 60
-_TICKS: Final = 5
 
 HEADERS: Final = {
     "content-security-policy": (
@@ -175,14 +179,19 @@ HEADERS: Final = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
     "cache-control": "no-store",
 }
-OPEN: Final = frozenset({"/login", "/page.css", "/page.js", "/icon.svg"})
+OPEN: Final = frozenset({"/login", *_FILES})
 """Paths that need no token."""
 _HOST: Final = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]*))(?::[0-9]*)?")
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 class Page:
-    """Answers requests; it reads the records anew for every answer."""
+    """Answers requests; it reads the records anew for every answer.
+
+    Sheets become HTML without script or style, and all text is escaped. Undefined names in a
+    template are errors. Invisible characters, and those that change the direction of writing, are
+    shown as escapes.
+    """
 
     def __init__(
         self, records: Records, access: Access | None, is_ending: Callable[[], bool]
@@ -191,16 +200,28 @@ class Page:
         self._is_ending = is_ending
         self._records = records
         self._access = access
-        self._pages = Pages(has_login=access is not None)
+        self._templates = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            finalize=_escaped,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.tests["cell"] = lambda value: isinstance(value, Cell)
+        self._templates.tests["plot"] = lambda value: isinstance(value, Plot)
+        has_login = access is not None
+        self._templates.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
         self._readers = anyio.CapacityLimiter(MOST_READERS)
         self._verifying = threading.Lock()
         self._streams = 0
 
     def routes(self) -> list[Route]:
         """Return the routes of all addresses."""
-        files = [
-            Route(path, partial(_file, STATIC / path[1:], kind)) for path, kind in _FILES.items()
-        ]
+
+        async def file(path: Path, kind: str, request: Request) -> Response:
+            return Response(path.read_bytes(), media_type=kind)
+
         return [
             Route("/", self.runs),
             Route("/run", self.run),
@@ -211,7 +232,7 @@ class Page:
             Route("/changes", self.changes),
             Route("/login", self.login, methods=["GET", "POST"]),
             Route("/logout", self.logout, methods=["POST"]),
-            *files,
+            *(Route(path, partial(file, STATIC / path[1:], kind)) for path, kind in _FILES.items()),
         ]
 
     async def runs(self, request: Request) -> Response:
@@ -237,22 +258,20 @@ class Page:
 
     async def verify(self, request: Request) -> Response:
         """Show the button, or the result of the check."""
-        if request.method != "POST":
-            sheet = Sheet(
-                title="Verify",
-                lead="Compares all records with each other, as `audit verify` does.",
-            )
-            return HTMLResponse(self._pages.sheet(sheet, here="/verify", verifies=True))
-        return await self._shown(self._verified, "/verify", verifies=True)
 
-    def _verified(self) -> Sheet:
-        if not self._verifying.acquire(blocking=False):
-            text = "Another check is running; try again when it has ended."
-            return Sheet(title="Verify", lead=text)
-        try:
-            return self._records.verified()
-        finally:
-            self._verifying.release()
+        def verified() -> Sheet:
+            if not self._verifying.acquire(blocking=False):
+                text = "Another check is running; try again when it has ended."
+                return Sheet(title="Verify", lead=text)
+            try:
+                return self._records.verified()
+            finally:
+                self._verifying.release()
+
+        if request.method == "POST":
+            return await self._shown(verified, "/verify", verifies=True)
+        lead = "Compares all records with each other, as `audit verify` does."
+        return self._html(Sheet(title="Verify", lead=lead), here="/verify", verifies=True)
 
     async def metrics(self, request: Request) -> Response:
         """Answer a monitoring system."""
@@ -261,7 +280,9 @@ class Page:
         except Known:
             # The page describes the fault; the monitoring system gets no number.
             return PlainTextResponse("the records cannot be read\n", status_code=503)
-        return Response(exposition(gauges), media_type=CONTENT_TYPE)
+        registry = CollectorRegistry()
+        registry.register(_Once(gauges))
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def changes(self, request: Request) -> Response:
         """Send an event to a page after every write."""
@@ -288,7 +309,7 @@ class Page:
         if self._access is None:
             return RedirectResponse("/", status_code=303)
         if request.method != "POST":
-            return HTMLResponse(self._pages.login(was_wrong=False))
+            return self._login(was_wrong=False)
         body = b""
         async for part in request.stream():
             body += part
@@ -296,7 +317,7 @@ class Page:
                 return PlainTextResponse("the form is too long\n", status_code=413)
         given = parse_qs(body.decode("ascii", "replace")).get("token", [""])[0]
         if not self._access.is_token(given.strip()):
-            return HTMLResponse(self._pages.login(was_wrong=True), status_code=403)
+            return self._login(was_wrong=True)
         answer = RedirectResponse("/", status_code=303)
         # Browsers accept a secure cookie from localhost without TLS.
         answer.set_cookie(
@@ -308,6 +329,10 @@ class Page:
             samesite="strict",
         )
         return answer
+
+    def _login(self, *, was_wrong: bool) -> Response:
+        text = self._templates.get_template("login.html.jinja").render(was_wrong=was_wrong)
+        return HTMLResponse(text, status_code=403 if was_wrong else 200)
 
     async def logout(self, request: Request) -> Response:
         """End the session."""
@@ -326,37 +351,28 @@ class Page:
         try:
             sheet = await self._read(draw)
         except Known as error:
-            status = _status(error)
-            sheet = Sheet(title=_TITLES[status], lead=str(error), fails=True)
-        text = self._pages.sheet(sheet, here=here, stamp=stamp, verifies=verifies)
+            _, status, title = next(one for one in _FAULTS if isinstance(error, one[0]))
+            sheet = Sheet(title=title, lead=str(error), fails=True)
+        return self._html(sheet, here=here, stamp=stamp, verifies=verifies, status=status)
+
+    def _html(
+        self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False, status: int = 200
+    ) -> Response:
+        template = self._templates.get_template("sheet.html.jinja")
+        text = template.render(sheet=sheet, here=here, stamp=stamp, verifies=verifies)
         return HTMLResponse(text, status_code=status)
 
     async def _read(self, read: Callable[[], T]) -> T:
         return await to_thread.run_sync(read, limiter=self._readers)
 
 
-_TITLES: Final = {
-    400: "Nothing can match",
-    404: "Nothing there",
-    500: "The records do not hold",
-    503: "The database is busy",
-}
-
-
-def _status(error: Exception) -> int:
-    match error:
-        case UnknownRun():
-            return 404
-        case ConfigError():
-            return 400
-        case DatabaseBusy():
-            return 503
-        case _:
-            return 500
-
-
-async def _file(path: Path, kind: str, request: Request) -> Response:
-    return Response(path.read_bytes(), media_type=kind)
+_FAULTS: Final = (
+    (UnknownRun, 404, "Nothing there"),
+    (ConfigError, 400, "Nothing can match"),
+    (DatabaseBusy, 503, "The database is busy"),
+    (Exception, 500, "The records do not hold"),
+)
+"""Status and title of the answer to each error; the first that fits counts."""
 
 
 def make_app(
@@ -379,7 +395,7 @@ def make_app(
 
 
 class _Once(Collector):
-    """Collects the numbers of one answer."""
+    """Collects the numbers of one answer; unlike the library's own gauges, it keeps no state."""
 
     def __init__(self, gauges: Sequence[Gauge]) -> None:
         self._gauges = gauges
@@ -393,52 +409,7 @@ class _Once(Collector):
             yield family
 
 
-def exposition(gauges: Sequence[Gauge]) -> bytes:
-    """Return the numbers as Prometheus reads them."""
-    registry = CollectorRegistry()
-    registry.register(_Once(gauges))
-    return generate_latest(registry)
-
-
-class Pages:
-    """Writes sheets as HTML without script or style; all text is escaped.
-
-    Undefined names in a template are errors. Invisible characters, and those that change the
-    direction of writing, are shown as escapes.
-    """
-
-    def __init__(self, *, has_login: bool) -> None:
-        """Read the templates; `has_login` says whether the page shows a button to log out."""
-        self._environment = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=_shown,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.tests["cell"] = lambda value: isinstance(value, Cell)
-        self._environment.tests["plot"] = lambda value: isinstance(value, Plot)
-        self._environment.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
-
-    def sheet(self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False) -> str:
-        """Return a sheet as a whole document.
-
-        Args:
-            sheet: The sheet.
-            here: Path of the page.
-            stamp: The records' stamp before they were read.
-            verifies: Whether the page has the button that checks all records.
-        """
-        template = self._environment.get_template("sheet.html.jinja")
-        return template.render(sheet=sheet, here=here, stamp=stamp, verifies=verifies)
-
-    def login(self, *, was_wrong: bool) -> str:
-        """Return the page that asks for the token."""
-        return self._environment.get_template("login.html.jinja").render(was_wrong=was_wrong)
-
-
-def _shown(value: Any) -> Any:
+def _escaped(value: Any) -> Any:
     """Return a text with escapes; the templates' own markup stays."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
@@ -472,13 +443,6 @@ def drawing(plot: Plot) -> dict[str, Any] | None:
         "path": " ".join(f"{x},{y}" for x, y, _ in spots),
         "marks": marks if marks[-1] is spots[-1] else [*marks, spots[-1]],
     }
-
-
-def tick_step(highest: float) -> float:
-    """Return a step of 1, 2 or 5 times a power of ten with which a few ticks reach the top."""
-    rough = max(highest, 1e-9) / _TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -521,23 +485,26 @@ class Guard:
         hosts = request.headers.getlist("host")
         if len(hosts) != 1 or host_name(hosts[0]) not in self.names:
             return PlainTextResponse("this server has another name\n", status_code=421)
-        if method not in _SAFE and not _is_own(request, hosts[0]):
-            return PlainTextResponse("only this page's own forms may send\n", status_code=403)
-        if self.access is None or request.url.path in OPEN or self._is_known(request):
+        if method not in _SAFE:
+            # A foreign page cannot make a browser lie about these.
+            site = request.headers.get("sec-fetch-site")
+            origin = request.headers.get("origin", "").partition("://")[2]
+            if not (origin == hosts[0] if site is None else site == "same-origin"):
+                return PlainTextResponse("only this page's own forms may send\n", status_code=403)
+        if self.access is None or request.url.path in OPEN:
+            return None
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            is_known = self.access.is_token(token.strip())
+        else:
+            is_known = self.access.is_session(request.cookies.get(COOKIE, ""))
+        if is_known:
             return None
         if method == "GET" and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse("/login", status_code=303)
         return PlainTextResponse(
             "a token is needed\n", status_code=401, headers={"www-authenticate": "Bearer"}
         )
-
-    def _is_known(self, request: HTTPConnection) -> bool:
-        if self.access is None:
-            return False
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return self.access.is_token(token.strip())
-        return self.access.is_session(request.cookies.get(COOKIE, ""))
 
 
 def host_name(host: str) -> str:
@@ -546,9 +513,136 @@ def host_name(host: str) -> str:
     return "" if found is None else found["six"] or found["name"] or ""
 
 
-def _is_own(request: HTTPConnection, host: str) -> bool:
-    """Return whether this page sent a form; a foreign page cannot make a browser lie about it."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site == "same-origin"
-    return request.headers.get("origin", "").partition("://")[2] == host
+MOST_CONNECTIONS: Final = 64
+LOCAL_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The place of the server, as the user asked for it.
+
+    Attributes:
+        host: An address of this machine, or its name.
+        port: Port; 0 for any free port.
+        names: Further names of the page, such as those of a proxy in front of it.
+        token_file: File with the token; None for no token.
+        certificate: Certificate chain for TLS; None for no TLS.
+        key: Private key of the certificate.
+    """
+
+    host: str
+    port: int
+    names: Sequence[str] = ()
+    token_file: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the address."""
+        return _is_loopback(self.host)
+
+    @property
+    def known_names(self) -> frozenset[str]:
+        """The names of the server that requests may use."""
+        own = LOCAL_NAMES if self.is_local else {self.host.lower()} - _EVERYWHERE
+        return frozenset({*own, *(name.lower() for name in self.names)})
+
+
+def require_safe(place: Place) -> Access | None:
+    """Return the token and sessions that guard the page; None for a local page without a token.
+
+    Raises:
+        ConfigError: If the place needs a token, TLS or a name that was not given.
+    """
+    if (place.certificate is None) != (place.key is None):
+        raise ConfigError("--certificate: goes with --key; valid: both or none")
+    for option, file in (("--certificate", place.certificate), ("--key", place.key)):
+        if file is not None and not file.is_file():
+            raise ConfigError(f"{option}: {str(file)!r} is no file; valid is one in PEM form")
+    others = [name for name in place.names if not _is_loopback(name)]
+    if place.token_file is None and (others or not place.is_local):
+        option, value = ("--host", place.host) if not place.is_local else ("--name", others[0])
+        raise ConfigError(
+            f"{option}: {value!r} is reached by others, so --token-file is needed; valid without "
+            "a token: localhost"
+        )
+    if not place.is_local and place.certificate is None:
+        raise ConfigError(
+            f"--host: {place.host!r} is reached over a network, which would see token and records;"
+            " valid: with --certificate and --key, or localhost behind a proxy with TLS"
+        )
+    if not place.known_names:
+        raise ConfigError(
+            f"--host: {place.host!r} is no name; --name must give the name of the page"
+        )
+    return None if place.token_file is None else Access(read_token(place.token_file))
+
+
+def serve(records: Records, place: Place, tell: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        records: The records.
+        place: The place.
+        tell: Gets the page's address.
+
+    Raises:
+        ConfigError: If the page cannot be served at this place.
+    """
+    access = require_safe(place)
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listening = socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise ConfigError(
+            f"--host: the page cannot be served at {place.host!r}, port {place.port} "
+            f"({error.strerror}); valid is an address of this machine and a port that is free"
+        ) from error
+    with listening:
+        config = uvicorn.Config(
+            make_app(
+                records,
+                names=place.known_names,
+                access=access,
+                is_ending=lambda: server.should_exit,
+            ),
+            # An access log would store the searches, which are in the addresses.
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            loop="asyncio",
+            limit_concurrency=MOST_CONNECTIONS,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=3,
+            ssl_certfile=place.certificate,
+            ssl_keyfile=place.key,
+        )
+        try:
+            config.load()
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"--certificate: {str(place.certificate)!r} and its key cannot be used"
+            ) from error
+        server: uvicorn.Server = uvicorn.Server(config)
+        scheme = "http" if place.certificate is None else "https"
+        shown = f"[{place.host}]" if ":" in place.host else place.host
+        tell(f"{scheme}://{shown}:{listening.getsockname()[1]}/")
+        server.run(sockets=[listening])
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

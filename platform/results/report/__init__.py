@@ -4,9 +4,3 @@ A pure function turns a run's agreed records into a document value; renderers tu
 HTML, PDF or plain data. `platform.agreement` prices the run's spending. Only two prices are made
 here: one release alone, and a run with more colluding clients than planned.
 """
-
-from __future__ import annotations
-
-from platform.reports.report import Report, budget_report
-
-__all__ = ["Report", "budget_report"]

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from platform.reports.blocks import (
+from platform.results.numbers import tick_step
+from platform.results.report.blocks import (
     Basis,
     Block,
     Bullets,
@@ -27,7 +28,7 @@ from platform.reports.blocks import (
     Words,
     text_of,
 )
-from platform.reports.report import SCHEMA_VERSION, Report, proof_anchor
+from platform.results.report.document import SCHEMA_VERSION, Report, proof_anchor
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
@@ -40,7 +41,6 @@ STYLES: Final = (
 )
 """Mark, dashes and ink of each line; mark and dashes alone tell lines apart."""
 _MOST_MARKS: Final = 40
-_TICKS: Final = 5
 VARIANT: Final = "pdf/ua-1"
 
 
@@ -84,7 +84,7 @@ def canvas(plot: Plot) -> dict[str, Any]:
     highest = max((y for line in plot.lines for _, y in line.points), default=1.0)
     if plot.limit is not None:
         highest = max(highest, plot.limit[0])
-    step = 0.25 if plot.percent else _step(highest)
+    step = 0.25 if plot.percent else tick_step(highest)
     top = 1.0 if plot.percent else max(step * math.ceil(highest / step - 1e-9), step)
     low, high = rounds[0], max(rounds[-1], rounds[0] + 1)
 
@@ -121,13 +121,6 @@ def canvas(plot: Plot) -> dict[str, Any]:
     }
 
 
-def _step(highest: float) -> float:
-    """Return a step of 1, 2 or 5 times a power of ten with which a few ticks reach the top."""
-    rough = max(highest, 1e-9) / _TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(n * power for n in (1.0, 2.0, 5.0, 10.0) if n * power >= rough * (1 - 1e-9))
-
-
 def pdf_file(report: Report) -> bytes:
     """Return a report as a tagged PDF.
 
@@ -136,21 +129,21 @@ def pdf_file(report: Report) -> bytes:
         OSError: If Pango is not installed.
     """
     weasyprint = load_weasyprint()
+
+    def say_scopes(document: Any, pdf: Any) -> None:
+        # Each header cell is the header of its column or its row (PDF/UA-1, 7.5).
+        found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
+        elements = {one.reference: one for one in found}
+        for cell in elements.values():
+            if cell["S"] == "/TH":
+                group = elements[elements[cell["P"]]["P"]]
+                cell["A"]["Scope"] = "/Column" if group["S"] == "/THead" else "/Row"
+
     # A report needs nothing from elsewhere, so any fetch is an error.
     nothing = weasyprint.urls.URLFetcher(allowed_protocols=(), fail_on_errors=True)
     page = weasyprint.HTML(string=html_page(report), url_fetcher=nothing)
-    made: bytes = page.write_pdf(pdf_variant=VARIANT, finisher=_say_scopes)
+    made: bytes = page.write_pdf(pdf_variant=VARIANT, finisher=say_scopes)
     return made
-
-
-def _say_scopes(document: Any, pdf: Any) -> None:
-    """Mark each header cell as the header of its column or its row (PDF/UA-1, 7.5)."""
-    found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
-    elements = {one.reference: one for one in found}
-    for cell in elements.values():
-        if cell["S"] == "/TH":
-            group = elements[elements[cell["P"]]["P"]]
-            cell["A"]["Scope"] = "/Column" if group["S"] == "/THead" else "/Row"
 
 
 def load_weasyprint() -> Any:

@@ -7,7 +7,10 @@ records is a `Figure`, which names the records that the number rests on.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from platform.rounds.documents import json_number
 
 Place = tuple[int, int, str]
 """Round, attempt and channel."""
@@ -32,6 +35,23 @@ class Basis:
     pseudonyms: tuple[str, ...] | None = None
     entries: tuple[int, ...] = ()
     check: str = ""
+
+    def epsilon(self, value: float | None) -> Figure:
+        """Return an epsilon that rests on these records."""
+        stated = None if value is None or math.isnan(value) else json_number(value)
+        return Figure(epsilon_text(value), stated, self)
+
+    def left(self, value: float) -> Figure:
+        """Return the rest of a budget, rounded down: never more than is left."""
+        return Figure(f"{math.floor(100 * value) / 100:.2f}", value, self)
+
+    def count(self, value: int) -> Figure:
+        """Return a whole number."""
+        return Figure(str(value), value, self)
+
+    def share(self, value: float) -> Figure:
+        """Return a share in percent."""
+        return Figure(share_text(value), value, self)
 
 
 @dataclass(frozen=True)
@@ -143,9 +163,9 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-def words(*pieces: Piece) -> Words:
-    """Return the pieces as one sentence."""
-    return pieces
+def words(said: Piece | Words) -> Words:
+    """Return one piece, or several, as a sentence."""
+    return said if isinstance(said, tuple) else (said,)
 
 
 def paragraph(*pieces: Piece) -> Paragraph:
@@ -155,7 +175,23 @@ def paragraph(*pieces: Piece) -> Paragraph:
 
 def bullets(*items: Piece | Words) -> Bullets:
     """Return the sentences as a list."""
-    return Bullets(tuple(item if isinstance(item, tuple) else (item,) for item in items))
+    return Bullets(tuple(map(words, items)))
+
+
+def facts(*rows: tuple[str, Piece | Words]) -> Facts:
+    """Return terms with their values."""
+    return Facts(tuple((term, words(said)) for term, said in rows))
+
+
+def table(
+    caption: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Piece | Words]],
+    anchors: Iterable[str] = (),
+) -> Table:
+    """Return a table of cells, each one piece or several."""
+    cells = tuple(tuple(map(words, row)) for row in rows)
+    return Table(caption, tuple(columns), cells, tuple(anchors))
 
 
 def text_of(line: Words) -> str:
@@ -175,11 +211,6 @@ def epsilon_text(value: float | str | None) -> str:
     return f"{math.ceil(value - 1e-4):d}"
 
 
-def left_text(value: float) -> str:
-    """Return the rest of a budget, rounded down: the report never states more than is left."""
-    return f"{math.floor(100 * value) / 100:.2f}"
-
-
 def of_a_hundred(share: float) -> str:
     """Return a share from 0 to 1 as a number of 100, rounded up.
 
@@ -195,17 +226,12 @@ def of_a_hundred(share: float) -> str:
     return "100"
 
 
-def share_text(value: float | None) -> str:
+def share_text(value: float) -> str:
     """Return a share in percent."""
-    return "not measured" if value is None else f"{100 * value:.1f}%"
+    return f"{100 * value:.1f}%"
 
 
-def points_text(value: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return f"{100 * value:+.1f} points"
-
-
-def ranges(numbers: list[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Return whole numbers in words, such as "1 to 3, 5"."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):

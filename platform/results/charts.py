@@ -1,4 +1,8 @@
-"""Pictures of lines, bars, cells and dots.
+"""The look of all pictures, and pictures of lines, bars, cells and dots.
+
+Series differ by colour and also by marks, dashes and hatches. The colours are those of Okabe and
+Ito 2008, "Color Universal Design", without yellow, which is too light for a line on white. Figures
+grow until all their text has room.
 
 Lines are panels of curves with bands; a value may be infinite. Bars are horizontal, so that long
 names have room, and have their numbers beside them. Cells form a table with a number in each cell;
@@ -7,29 +11,279 @@ a darker cell has a larger number. Dots show many values per row, with their mea
 
 from __future__ import annotations
 
+import functools
+import io
 import itertools
 import math
+import os
 import statistics
-from collections.abc import Iterator, Sequence
+import textwrap
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from platform.pictures.canvas import (
-    FONT_SIZE,
-    INK,
-    SHADES,
-    SMALL,
-    add_legend,
-    drawable,
-    fitted,
-    look,
-    new_figure,
-    wrapped,
-)
+from platform.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+COLOURS: Final = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#E69F00", "#56B4E9", "#000000"),
+)
+MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+DASHES: Final = ("-", "--", "-.", ":")
+HATCHES: Final = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "---")
+SHADES: Final = "cividis_r"
+"""The colours of cells: from light to dark, also in grey and for colour-blind readers."""
+INK: Final = "#222222"
+ALARM: Final = "#D55E00"
+FONT_SIZE: Final = 9.0
+SMALL: Final = 7.5
+RESOLUTION: Final = 150
+"""Pixels per inch of a PNG."""
+STYLE: Final[Any] = {
+    "svg.hashsalt": "sotto",
+    "font.family": "DejaVu Sans",
+    "font.size": FONT_SIZE,
+    "axes.titlesize": FONT_SIZE + 1.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.6,
+    # A "$" in a name does not begin a formula.
+    "text.parse_math": False,
+    # A setting of the user could turn formulas on again.
+    "text.usetex": False,
+}
+_POINTS: Final = 72.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """The look of a series: colour, mark and dashes of its line, hatch of its bars."""
+
+    colour: str
+    mark: str
+    dashes: str
+    hatch: str
+
+
+def look(index: int) -> Look:
+    """Return the look of the series with an index.
+
+    Mark and dashes together repeat after 36 series; with the colour, after 252 series.
+    """
+    return Look(
+        COLOURS[index % len(COLOURS)],
+        MARKS[index % len(MARKS)],
+        DASHES[index % len(DASHES)],
+        HATCHES[index % len(HATCHES)],
+    )
+
+
+def drawable(text: str) -> str:
+    r"""Return a text that the font can draw; other characters as escapes such as `\u4e2d`."""
+    glyphs = _glyphs()
+    return "".join(
+        c
+        if c == "\n" or (c.isprintable() and ord(c) in glyphs)
+        else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def wrapped(text: str, inches: float, size: float = FONT_SIZE) -> str:
+    """Return a drawable text with line breaks, so that every line fits a width.
+
+    Args:
+        text: Any text; its own line breaks stay.
+        inches: The width; at least that of a few characters.
+        size: Size of the font, in points.
+    """
+    found: list[str] = []
+    for line in drawable(text).split("\n"):
+        width = width_of(line, size) if line else 0.0
+        parts, count = [line], max(1, int(len(line) * inches / max(width, inches)))
+        while width > inches:
+            parts = textwrap.wrap(line, count, break_on_hyphens=False) or [line]
+            if count == 1 or max(width_of(part, size) for part in parts) <= inches:
+                break
+            count = max(1, int(count * 0.9))
+        found += parts
+    return "\n".join(found)
+
+
+def width_of(line: str, size: float = FONT_SIZE) -> float:
+    """Return the width of one drawable line, in inches."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family="DejaVu Sans", size=size)
+    width, _, _ = text_to_path.get_text_width_height_descent(line, font, ismath=False)
+    return float(width) / _POINTS
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
+
+
+SUFFIXES: Final = (".svg", ".png")
+_TRIALS: Final = 8
+_KEY: Final = 0.7
+"""Inches that a legend needs beside its text."""
+
+
+class Picture(Protocol):
+    """Something that can be drawn."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, without a suffix."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The content in words."""
+        ...
+
+    def figure(self) -> Figure:
+        """Return the figure; the caller has set our style."""
+        ...
+
+
+def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
+    """Return a picture as the bytes of a file; equal pictures give equal bytes.
+
+    Args:
+        picture: The picture.
+        suffix: `.svg` or `.png`.
+        source: The source of the numbers, for the file's metadata.
+    """
+    # The import takes half a second, so other commands do not pay for it.
+    import matplotlib as mpl
+
+    drawn = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure = picture.figure()
+        metadata: dict[str, Any] = {"Title": picture.title}
+        if source:
+            metadata["Description"] = source
+        # No date, so that equal pictures give equal files.
+        if suffix == ".svg":
+            metadata |= {"Creator": "Sotto", "Date": None}
+        else:
+            metadata["Software"] = "Sotto"
+        figure.savefig(drawn, format=suffix[1:], dpi=RESOLUTION, metadata=metadata)
+    return drawn.getvalue()
+
+
+def require_drawable(path: Path) -> None:
+    """Check the path of a picture before the work begins.
+
+    Raises:
+        ConfigError: If the suffix is not `.svg` or `.png`, the folder does not exist or cannot be
+            written to, or the path is a folder.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
+    # Path's own checks raise if this user may not read the folder.
+    if not os.path.isdir(path.parent):
+        raise ConfigError(f"--plot: there is no folder {path.parent}; valid is one that exists")
+    if os.path.isdir(path):
+        raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
+    place = path if os.path.exists(path) else path.parent
+    if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _not_written(path, "Permission denied")
+
+
+def write_picture(picture: Picture, path: Path) -> None:
+    """Draw a picture into a file.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    data = encoded(picture, path.suffix)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise _not_written(path, str(error.strerror)) from error
+
+
+def _not_written(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
+        "can be written to"
+    )
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure; width and height in inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
+    """Grow a figure until its axes have room beside the text around them.
+
+    The library gives titles and labels only the width of their axes, so the caller wraps them.
+
+    Args:
+        figure: The complete figure.
+        least: Least width and height of each axes, in inches.
+    """
+    for _ in range(_TRIALS):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            figure.draw_without_rendering()
+        width, height = figure.get_size_inches()
+        wide = tall = 0.0
+        for axes, (least_width, least_height) in least.items():
+            place, grid = axes.get_position(), axes.get_subplotspec()
+            columns = 1 if grid is None else grid.get_gridspec().ncols
+            rows = 1 if grid is None else grid.get_gridspec().nrows
+            wide = max(wide, columns * (least_width - place.width * width))
+            tall = max(tall, rows * (least_height - place.height * height))
+        if any("collapsed" in str(warning.message) for warning in told):
+            # The layout failed, so no size can be measured: grow both ways.
+            wide, tall = max(wide, 0.5 * width), max(tall, 0.5 * height)
+        if wide <= 0.02 and tall <= 0.02:
+            break
+        figure.set_size_inches(width + wide, height + tall)
+    return figure
+
+
+def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
+    """Write a legend below all axes, in as many columns as fit.
+
+    Args:
+        figure: The figure in its final width.
+        handles: The drawn series, by label.
+    """
+    if not handles:
+        return
+    width = float(figure.get_size_inches()[0]) - 0.3
+    labels = [wrapped(label, width - _KEY) for label in handles]
+    widest = _KEY + max(width_of(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(labels), 6, int(width / widest)))
+    figure.legend(
+        list(handles.values()),
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+        fontsize=FONT_SIZE,
+    )
+
 
 LOGARITHMIC_FROM: Final = 16.0
 """From this ratio of the largest to the smallest value on, an axis is logarithmic."""
@@ -123,49 +377,44 @@ class LinePicture:
         for axes, panel in itertools.zip_longest(places.flat, self.panels):
             if panel is None:
                 axes.set_axis_off()
-            else:
-                handles |= _draw_panel(axes, panel, names)
+                continue
+            points = [point for line in panel.lines for point in line.points]
+            heights = [value for one in points for value in (one.y, one.low, one.high)]
+            across = _Reach.of(panel.across, [one.x for one in points])
+            up = _Reach.of(panel.up, heights)
+            for line in panel.lines:
+                index = names.index(line.label)
+                handles[line.label] = _draw_line(axes, line, index, (across, up))
+            across.label(axes, axes.xaxis)
+            up.label(axes, axes.yaxis)
+            axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
+            axes.set_xlabel(wrapped(panel.across.label, _LEAST[0]))
+            axes.set_ylabel(wrapped(panel.up.label, _LEAST[1]))
+            axes.grid(alpha=0.3)
         add_legend(figure, {name: handles[name] for name in names})
         return fitted(figure, {axes: _LEAST for axes in places.flat if axes.axison})
 
 
-def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any]:
-    points = [point for line in panel.lines for point in line.points]
-    across = _Reach.of(panel.across, [point.x for point in points])
-    up = _Reach.of(panel.up, [v for point in points for v in (point.y, point.low, point.high)])
-    handles = {
-        line.label: _draw_line(axes, line, names.index(line.label), (across, up))
-        for line in panel.lines
-    }
-    across.label(axes, axes.xaxis)
-    up.label(axes, axes.yaxis)
-    axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
-    axes.set_xlabel(wrapped(panel.across.label, _LEAST[0]))
-    axes.set_ylabel(wrapped(panel.up.label, _LEAST[1]))
-    axes.grid(alpha=0.3)
-    return handles
-
-
 def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach]) -> Any:
     style, (across, up) = look(index), reaches
-    common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0}
-    finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
-    others = [p for p in line.points if p not in finite]
     # Hollow marks leave the lines below visible.
     hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
+    common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0, **hollow}
+    finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
+    others = [p for p in line.points if p not in finite]
     every = max(1, len(finite) // 12)
     (handle,) = axes.plot(
         *([p.x for p in finite], [p.y for p in finite], style.dashes),
-        **(common | hollow),
+        **common,
         markevery=every,
         linewidth=1.5,
     )
     for p in others:
         # An infinite value is not joined to the finite ones.
-        spots = ([across.place(p.x)], [up.place(p.y)], "none")
-        axes.plot(*spots[:2], linestyle=spots[2], **(common | hollow))
+        x = [across.place(p.x)]
+        axes.plot(x, [up.place(p.y)], linestyle="none", **common)
         if math.isfinite(p.y) and p.high > p.low:
-            axes.vlines(spots[0], p.low, p.high, color=style.colour, linewidth=1.0)
+            axes.vlines(x, p.low, p.high, color=style.colour, linewidth=1.0)
     if any(p.high > p.low for p in finite):
         low, high = [p.low for p in finite], [p.high for p in finite]
         axes.fill_between(
@@ -275,8 +524,8 @@ class _Reach:
 
 
 _NAMES: Final = 2.6
-_AXES: Final = 3.4
 """Inches for the names of rows."""
+_AXES: Final = 3.4
 _BAR: Final = 0.17
 _BETWEEN: Final = 0.1
 
@@ -326,13 +575,38 @@ class BarPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        names, lines = _row_names(self.rows)
         row = max(_BAR * len(self.series) + _BETWEEN, 0.16 * lines + 0.04)
         tall = max(row * len(names) + 0.2, 1.0)
         figure = new_figure(6.4, tall + 1.3)
         axes = figure.subplots()
-        handles = _draw_bars(axes, self, names)
+        handles: dict[str, Any] = {}
+        width, longest = 0.84 / len(self.series), 0.0
+        for index, series in enumerate(self.series):
+            style, start = look(index), width * (index + 0.5) - 0.42
+            known = {row: bar.value for row, bar in enumerate(series.bars) if bar.value is not None}
+            handles[series.label] = axes.barh(
+                *([row + start for row in known], list(known.values()), width),
+                color=style.colour,
+                hatch=style.hatch,
+                edgecolor="white",
+                linewidth=0.6,
+            )
+            for row, bar in enumerate(series.bars):
+                # Each bar has its number behind it.
+                value, spread = bar.value or 0.0, bar.deviation or 0.0
+                text = drawable(self.absent) if bar.value is None else f"{value:.1f}"
+                if bar.deviation is not None:
+                    text += f" ± {spread:.1f}"
+                    ends = max(value - spread, 0.0), value + spread
+                    axes.hlines(row + start, *ends, color=INK, linewidth=1.2)
+                _beside(axes, text, (value + spread, row + start), 3.0)
+                longest = max(longest, value + spread)
+        axes.set_xlim(0.0, 1.05 * longest or 1.0)
+        axes.set_yticks(range(len(names)), names)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.3)
         figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(self.across, _AXES))
         axes.set_ylabel(wrapped(self.up, tall))
@@ -341,41 +615,10 @@ class BarPicture:
         return fitted(figure, {axes: (_AXES, tall)})
 
 
-def _draw_bars(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[str, Any]:
-    count, handles = len(picture.series), dict[str, Any]()
-    width = 0.84 / count
-    longest = 0.0
-    for index, series in enumerate(picture.series):
-        style = look(index)
-        known = [(row, bar) for row, bar in enumerate(series.bars) if bar.value is not None]
-        places = [row - 0.42 + width * (index + 0.5) for row in range(len(names))]
-        drawn = axes.barh(
-            *([places[row] for row, _ in known], [bar.value or 0.0 for _, bar in known], width),
-            color=style.colour,
-            hatch=style.hatch,
-            edgecolor="white",
-            linewidth=0.6,
-        )
-        handles[series.label] = drawn
-        for row, bar in enumerate(series.bars):
-            longest = max(longest, _number(axes, bar, places[row], picture.absent))
-    axes.set_xlim(0.0, 1.05 * longest or 1.0)
-    axes.set_yticks(range(len(names)), list(names))
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", alpha=0.3)
-    return handles
-
-
-def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
-    """Write a bar's number behind it, and return the end of the bar with its deviation."""
-    value, width = bar.value or 0.0, bar.deviation or 0.0
-    text = drawable(absent) if bar.value is None else f"{value:.1f}"
-    if bar.deviation is not None:
-        text += f" ± {width:.1f}"
-        axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)
-    _beside(axes, text, (value + width, place), 3.0)
-    return value + width
+def _row_names(rows: Sequence[str]) -> tuple[list[str], int]:
+    """Return names in the room that rows have, and the most lines of one."""
+    names = [wrapped(row, _NAMES) for row in rows]
+    return names, max(name.count("\n") + 1 for name in names)
 
 
 def _beside(axes: Axes, text: str, spot: tuple[float, float], gap: float, **more: Any) -> None:
@@ -420,38 +663,33 @@ class CellPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        import numpy as np
+
+        names, lines = _row_names(self.rows)
         least = (max(_CELL[0] * len(self.columns), 2.0), max(_CELL[1], 0.16 * lines) * len(names))
         width = max(least[0] + 3.2, 4.4)
         figure = new_figure(width, least[1] + 1.1)
         axes = figure.subplots()
-        _draw_cells(axes, self)
+        values = [[np.nan if c.value is None else c.value for c in row] for row in self.cells]
+        shown = np.ma.masked_invalid(np.array(values, float))
+        top = float(shown.max()) or 1.0
+        axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for row, cells in enumerate(self.cells):
+            for column, cell in enumerate(cells):
+                if cell.value is None:
+                    continue
+                text = f"{cell.value:.1f}"
+                text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
+                ink = "white" if cell.value > _DARK * top else INK
+                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
         axes.set_xticks(range(len(self.columns)), [wrapped(n, 0.6) for n in self.columns])
         axes.set_yticks(range(len(names)), names)
         axes.tick_params(length=0)
         axes.set_xlabel(wrapped(self.across, least[0]))
         figure.suptitle(wrapped(self.title, width - 0.4, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         return fitted(figure, {axes: least})
-
-
-def _draw_cells(axes: Axes, picture: CellPicture) -> None:
-    import numpy as np
-
-    values = [[np.nan if c.value is None else c.value for c in row] for row in picture.cells]
-    shown = np.ma.masked_invalid(np.array(values, float))
-    top = float(shown.max()) or 1.0
-    axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    for row, cells in enumerate(picture.cells):
-        for column, cell in enumerate(cells):
-            if cell.value is None:
-                continue
-            text = f"{cell.value:.1f}"
-            text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
-            ink = "white" if cell.value > _DARK * top else INK
-            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
 
 
 _ROW: Final = 0.36
@@ -479,8 +717,7 @@ class DotPicture:
 
     def figure(self) -> Figure:
         """Return the figure."""
-        names = [wrapped(row, _NAMES) for row in self.rows]
-        lines = max(name.count("\n") + 1 for name in names)
+        names, lines = _row_names(self.rows)
         tall = max(_ROW, 0.16 * lines + 0.06) * len(names)
         figure = new_figure(7.0, tall + 1.2)
         axes = figure.subplots()

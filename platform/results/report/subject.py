@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,12 +11,13 @@ from platform.agreement import Agreed
 from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
-from platform.protection.charging import is_charged
+from platform.disk.log_files import heads_file, kept_heads, known_key
+from platform.errors import RunStopped
 from platform.protection.sums import SecureTerms, terms_of_others
-from platform.reports.blocks import Basis, Figure, Place, epsilon_text
-from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
+from platform.results.report.blocks import Basis, Figure
+from platform.rounds.documents import ADVERSARIES, in_rounds
 from privacy import MechanismFacts, ReleaseKey
-from storage import LedgerRow
+from storage import Database, LedgerRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +46,51 @@ class LogView:
     def is_signed(self) -> bool:
         """Whether a known key signed at least one head."""
         return self.key is not None and self.heads > 0
+
+
+def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
+    """Recompute the log from its rows, and return the places of some runs' records in it.
+
+    Args:
+        database: The coordinator's.
+        run_ids: The runs.
+
+    Raises:
+        Authentication: If the signature of a kept head does not hold.
+        LogBroken: If the log does not hold, or does not go through a kept head.
+        RunStopped: If no head is kept, although there is a key that signs heads.
+    """
+    trusted = known_key(database.path)
+    kept = kept_heads(database.path, trusted)
+    if trusted is not None and not kept.heads:
+        raise RunStopped(f"{heads_file(database.path).name}: it has no head, but there is a key")
+    head = database.verify_log(kept.heads)
+    charges: dict[ReleaseKey, int] = {}
+    events: dict[tuple[str, int], int] = {}
+    with database.unit_of_work(read_only=True) as uow:
+        for run_id in sorted(set(run_ids)):
+            for leaf in uow.log.charges(run_id=run_id):
+                if leaf.kind == "charge":
+                    key = ReleaseKey(
+                        run_id=leaf.run_id,
+                        round_number=leaf.round_number or 0,
+                        attempt=leaf.attempt or 0,
+                        pseudonym=leaf.pseudonym or "",
+                        channel=leaf.channel or "",  # type: ignore[arg-type]
+                    )
+                    charges[key] = leaf.position
+            for entry in uow.audit.query(run=run_id):
+                leaf = uow.log.of_event(run_id, entry.sequence)
+                events[run_id, leaf.sequence or 0] = leaf.position
+    return LogView(
+        size=head.size,
+        root=head.root.hex(),
+        key=None if kept.key is None else kept.key.encode(),
+        heads=len(kept.heads),
+        was_lost=bool(kept.lost),
+        charges=charges,
+        events=events,
+    )
 
 
 @dataclass(frozen=True)
@@ -162,7 +207,7 @@ class Subject:
                 self.rows_of(worst.pseudonym),
                 pseudonyms=(who,),
             )
-        return epsilon_figure(self.epsilons[adversary], basis)
+        return basis.epsilon(self.epsilons[adversary])
 
     def shown(self, pseudonym: str) -> str:
         """Return a pseudonym, or a placeholder if the pseudonym would reveal a secret draw."""
@@ -208,22 +253,3 @@ class Subject:
             entries=entries[:1],
             check=f"sotto audit verify --run {records.run_id}",
         )
-
-    def reserving(self, place: Place) -> int | None:
-        """Return the number of the audit entry that reserved the rows of a place."""
-        for item in self.agreed.spending.entries("release.reserved"):
-            entry = item.entry
-            if (entry.round, item.detail.get("attempt"), entry.channel) == place:
-                return entry.sequence
-        return None
-
-    @property
-    def has_charges(self) -> bool:
-        """Whether some ledger row is charged."""
-        return any(map(is_charged, self.rows))
-
-
-def epsilon_figure(value: float | None, basis: Basis) -> Figure:
-    """Return an epsilon with its basis."""
-    stated = None if value is None or math.isnan(value) else json_number(value)
-    return Figure(epsilon_text(value), stated, basis)

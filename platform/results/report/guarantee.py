@@ -8,22 +8,22 @@ from dataclasses import replace
 from typing import Final
 
 from platform.experiment.caveats import caveats_of
-from platform.protection.charging import as_releases
-from platform.reports.blocks import (
+from platform.protection.charging import as_releases, is_charged
+from platform.results.report.blocks import (
     Block,
     Figure,
     Paragraph,
+    Piece,
     Section,
-    Table,
     Words,
     bullets,
     of_a_hundred,
     paragraph,
-    words,
+    table,
 )
-from platform.reports.subject import Subject, epsilon_figure
+from platform.results.report.subject import Subject
 from platform.rounds.documents import ADVERSARIES
-from privacy import IntegerNoise, Release, epsilons, largest_share_of_right_guesses
+from privacy import IntegerNoise, epsilons, largest_share_of_right_guesses
 
 SEES: Final = {
     "server": "the coordinator: who takes part, the sums, and pool entries as they are uploaded",
@@ -97,15 +97,13 @@ def odds_section(subject: Subject) -> Section:
         )
     blocks += [
         *(_sentence(subject, name) for name in ADVERSARIES),
-        Table(
+        table(
             "Epsilon of the run and what it means, by who looks",
             ("Who looks", "What they see", "Epsilon", "Right guesses of 100, at most"),
-            tuple(
+            (
                 (
-                    words(name),
-                    words(SEES[name]),
-                    words(subject.epsilon(name)),
-                    words(right_guesses(subject, name) or "not known yet"),
+                    *(name, SEES[name], subject.epsilon(name)),
+                    right_guesses(subject, name) or "not known yet",
                 )
                 for name in ADVERSARIES
             ),
@@ -130,26 +128,20 @@ def _sentence(subject: Subject, adversary: str) -> Paragraph:
     is_infinite = subject.epsilons[adversary] == math.inf
     if share is None:
         return paragraph(f"Against {whom}: no release has been charged yet, so nothing is known.")
+    said = "of 100 guesses that would be right 50 times without the run, at most "
+    end = " are with it."
     if subject.is_void and not is_infinite:
-        return paragraph(
-            f"Against {whom}: nobody is protected, because anyone with the seed can remove the "
-            "noise. With noise from the operating system, of 100 guesses that would be right 50 "
-            "times without the run, at most ",
-            share,
-            " would be with it.",
+        said = (
+            "nobody is protected, because anyone with the seed can remove the noise. With noise "
+            f"from the operating system, {said}"
         )
-    if share.value == 100.0 and is_infinite:
-        return paragraph(
-            f"Against {whom}: nothing is proven. Of 100 guesses that would be right 50 times "
-            "without the run, all ",
-            share,
-            " may be right with it.",
+        end = " would be with it."
+    elif share.value == 100.0 and is_infinite:
+        said = (
+            "nothing is proven. Of 100 guesses that would be right 50 times without the run, all "
         )
-    return paragraph(
-        f"Against {whom}: of 100 guesses that would be right 50 times without the run, at most ",
-        share,
-        " are with it.",
-    )
+        end = " may be right with it."
+    return paragraph(f"Against {whom}: {said}", share, end)
 
 
 def right_guesses(subject: Subject, adversary: str) -> Figure | None:
@@ -158,7 +150,8 @@ def right_guesses(subject: Subject, adversary: str) -> Figure | None:
     if value is None:
         return None
     # Delta is part of the price of a release: without a release nobody learns anything.
-    share = largest_share_of_right_guesses(value, subject.delta if subject.has_charges else 0.0)
+    delta = subject.delta if any(map(is_charged, subject.rows)) else 0.0
+    share = largest_share_of_right_guesses(value, delta)
     return Figure(of_a_hundred(share), 100.0 * share, figure.basis)
 
 
@@ -286,41 +279,35 @@ def _colluders(subject: Subject) -> Iterator[Block]:
     if not releases or math.isinf(subject.budget.epsilons.server):
         return
     numbers = {terms.corrupt, *(terms.corrupt + more for more in _BEYOND), terms.threshold}
-    rows: list[tuple[Words, ...]] = []
+    rows: list[tuple[Piece, Piece | Words]] = []
     for colluding in sorted(number for number in numbers if number <= terms.threshold):
         basis = subject.basis(
             f"the rows of the client that has spent most, with {colluding} shares of noise known",
             subject.rows,
         )
-        left = [_weakened(release, colluding) for release in releases]
-        weakened = [release for release in left if release is not None]
-        if colluding >= terms.threshold or len(weakened) < len(left):
-            cell = words(epsilon_figure(math.inf, basis), ": nothing is claimed")
-            rows.append((words(str(colluding)), cell))
+        weakened = []
+        for release in releases:
+            noise = release.law
+            if isinstance(noise, IntegerNoise) and release.mechanism.is_shared_out:
+                # Only the honest shares' noise is left, if one share is honest.
+                honest = noise.shares - (colluding - noise.corrupt)
+                if honest < 1:
+                    break
+                deviation = release.standard_deviation * math.sqrt(honest / noise.shares)
+                law = replace(noise, shares=honest, corrupt=colluding)
+                release = replace(release, standard_deviation=deviation, law=law)
+            weakened.append(release)
+        if colluding >= terms.threshold or len(weakened) < len(releases):
+            rows.append((str(colluding), (basis.epsilon(math.inf), ": nothing is claimed")))
             continue
         privacy = config.privacy
         found = epsilons(weakened, privacy.target_delta, privacy.accountant).server
         planned = " (as planned)" if colluding == terms.corrupt else ""
-        rows.append((words(f"{colluding}{planned}"), words(epsilon_figure(found, basis))))
-    yield Table(
+        rows.append((f"{colluding}{planned}", basis.epsilon(found)))
+    yield table(
         "What is left of epsilon against the server if k clients tell it their shares of the noise",
         ("Clients that collude", "Epsilon against the server"),
-        tuple(rows),
-    )
-
-
-def _weakened(release: Release, colluding: int) -> Release | None:
-    """Return a release with only the honest shares' noise; None if no honest share is left."""
-    noise = release.law
-    if not (isinstance(noise, IntegerNoise) and release.mechanism.is_shared_out):
-        return release
-    honest = noise.shares - (colluding - noise.corrupt)
-    if honest < 1:
-        return None
-    return replace(
-        release,
-        standard_deviation=release.standard_deviation * math.sqrt(honest / noise.shares),
-        law=replace(noise, shares=honest, corrupt=colluding),
+        rows,
     )
 
 
@@ -331,7 +318,7 @@ def limits_section(subject: Subject) -> Section:
         "What is not protected",
         (
             paragraph("No epsilon in this document bounds the following, except where it says so."),
-            bullets(*_seen(subject), *_chosen(subject), *_pool(subject), *_rest(subject)),
+            bullets(*_seen(subject), *_chosen(subject), *_kept(subject)),
         ),
     )
 
@@ -381,24 +368,21 @@ def _chosen(subject: Subject) -> Iterator[str]:
         )
 
 
-def _pool(subject: Subject) -> Iterator[str]:
+def _kept(subject: Subject) -> Iterator[str]:
+    """Yield what pool, model and machines hold."""
     has_pool = any(one.code == "expert-pool" for one in caveats_of(subject.summary or {}))
-    if not has_pool and not any(row.channel == "pool" for row in subject.rows):
-        return
-    yield (
-        "The expert pool is linkable: server and peers can tell its entries apart, and somebody "
-        "who knows something about a client may find its entry. Only epsilon bounds what the "
-        "entry tells."
-    )
-    yield (
-        "Of the coordinator's disk, after the run, it is claimed that no row ties a pool entry to "
-        "its client better than chance. That is a claim about linking, not an epsilon."
-        if subject.agreed.config.privacy.noise_source == "os"
-        else "With seeded randomness nothing is claimed of the coordinator's disk either."
-    )
-
-
-def _rest(subject: Subject) -> Iterator[str]:
+    if has_pool or any(row.channel == "pool" for row in subject.rows):
+        yield (
+            "The expert pool is linkable: server and peers can tell its entries apart, and "
+            "somebody who knows something about a client may find its entry. Only epsilon bounds "
+            "what the entry tells."
+        )
+        yield (
+            "Of the coordinator's disk, after the run, it is claimed that no row ties a pool entry "
+            "to its client better than chance. That is a claim about linking, not an epsilon."
+            if subject.agreed.config.privacy.noise_source == "os"
+            else "With seeded randomness nothing is claimed of the coordinator's disk either."
+        )
     yield (
         "Inference from the population: a good model tells what is true of many people, and so "
         "tells something about a similar person, whether or not that person took part."

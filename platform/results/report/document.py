@@ -14,7 +14,7 @@ from typing import Final
 
 from platform.agreement.budgets import RunBudget
 from platform.data.catalogue import dataset_infos
-from platform.reports.blocks import (
+from platform.results.report.blocks import (
     Basis,
     Block,
     Bullets,
@@ -30,14 +30,19 @@ from platform.reports.blocks import (
     Table,
     Words,
     bullets,
+    facts,
     paragraph,
-    points_text,
     ranges,
     share_text,
-    words,
+    table,
 )
-from platform.reports.empirical import SeenChannel, empirical_section, refuted, require_same_claim
-from platform.reports.guarantee import (
+from platform.results.report.empirical import (
+    SeenChannel,
+    empirical_section,
+    refuted,
+    require_same_claim,
+)
+from platform.results.report.guarantee import (
     composition_section,
     limits_section,
     odds_section,
@@ -45,9 +50,9 @@ from platform.reports.guarantee import (
     trust_section,
     unit_section,
 )
-from platform.reports.hazards import hazards_section, report_warnings
-from platform.reports.spending import accuracy_words, releases_section, spending_section
-from platform.reports.subject import LogView, Subject
+from platform.results.report.hazards import hazards_section, report_warnings
+from platform.results.report.spending import accuracy_piece, releases_section, spending_section
+from platform.results.report.subject import LogView, Subject
 from platform.rounds.documents import ADVERSARIES
 from privacy import ReleaseKey
 
@@ -130,15 +135,13 @@ def budget_report(
     return Report(
         run_id=subject.run_id,
         title=f"Privacy budget report of run {subject.run_id}",
-        lead=Facts(
-            (
-                ("Run", words(subject.run_id)),
-                ("Configuration", words(config.name)),
-                ("Status", words(status)),
-                ("Method and data", words(f"{config.method.name} on {config.task.dataset}")),
-                ("Mechanism", words(subject.facts.name)),
-                ("Made", words(made)),
-            )
+        lead=facts(
+            ("Run", subject.run_id),
+            ("Configuration", config.name),
+            ("Status", status),
+            ("Method and data", f"{config.method.name} on {config.task.dataset}"),
+            ("Mechanism", subject.facts.name),
+            ("Made", made),
         ),
         warnings=(*refuted(seen), *report_warnings(subject)),
         odds=tuple((name, right_guesses(subject, name)) for name in ADVERSARIES),
@@ -172,19 +175,19 @@ def _comparison(subject: Subject, others: Sequence[Subject]) -> Section:
         "Mean accuracy",
         "Worst client",
     )
-    rows = tuple(
+    rows: list[tuple[Piece, ...]] = [
         (
-            words(one.run_id),
-            words(one.agreed.records.run.status),
-            words(f"{one.facts.unit or 'none'}, {_relation(one)}, {one.delta:g}"),
-            *(words(one.epsilon(name)) for name in ADVERSARIES),
-            words(right_guesses(one, "server") or "not known yet"),
+            one.run_id,
+            one.agreed.records.run.status,
+            f"{one.facts.unit or 'none'}, {_relation(one)}, {one.delta:g}",
+            *(one.epsilon(name) for name in ADVERSARIES),
+            right_guesses(one, "server") or "not known yet",
             _accuracy(one, "mean", "not measured"),
             _accuracy(one, "worst", "not measured"),
         )
         for one in (subject, *others)
-    )
-    blocks.append(Table("This run first, then the others", columns, rows))
+    ]
+    blocks.append(table("This run first, then the others", columns, rows))
     return Section("comparison", "Beside other runs", tuple(blocks))
 
 
@@ -206,9 +209,9 @@ def _relation(subject: Subject) -> str:
     return subject.agreed.config.relation if subject.facts.claims else "none"
 
 
-def _accuracy(subject: Subject, which: str, missing: str) -> Words:
+def _accuracy(subject: Subject, which: str, missing: str) -> Piece:
     value = None if subject.summary is None else subject.summary["final"]["accuracy"][which]
-    return accuracy_words(value, subject.stated(f"final.accuracy.{which}"), missing)
+    return accuracy_piece(value, subject.stated(f"final.accuracy.{which}"), missing)
 
 
 def _log(subject: Subject) -> Iterator[Block]:
@@ -220,7 +223,7 @@ def _log(subject: Subject) -> Iterator[Block]:
         entries=(head.count,),
         check=f"sotto audit verify --run {run.run_id} --head {text}",
     )
-    over_all_runs = [("Log over all runs", words("was not read"))]
+    over_all_runs: list[tuple[str, Piece | Words]] = [("Log over all runs", "was not read")]
     if log is not None:
         whole = Basis(
             what="all leaves of the log, recomputed from their rows, and every head that was kept",
@@ -228,20 +231,15 @@ def _log(subject: Subject) -> Iterator[Block]:
             check="sotto audit verify",
         )
         signed = f"{log.key}; {log.heads} are kept beside the database"
-        if not log.is_signed:
-            signed = "no known key"
-        size = Figure(str(log.size), log.size, whole)
         over_all_runs = [
-            ("Log over all runs", words(size, f" leaves, root {log.root}")),
-            ("Heads signed by", words(signed)),
+            ("Log over all runs", (whole.count(log.size), f" leaves, root {log.root}")),
+            ("Heads signed by", signed if log.is_signed else "no known key"),
         ]
-    yield Facts(
-        (
-            ("Head of the run's log", words(Figure(text, text, basis))),
-            *over_all_runs,
-            ("Digest of the configuration", words(run.config_digest)),
-            ("Status of the run", words(run.status)),
-        )
+    yield facts(
+        ("Head of the run's log", Figure(text, text, basis)),
+        *over_all_runs,
+        ("Digest of the configuration", run.config_digest),
+        ("Status of the run", run.status),
     )
     yield paragraph(
         "The program compared the records before it made this document: ledger, rounds, audit "
@@ -253,11 +251,9 @@ def _log(subject: Subject) -> Iterator[Block]:
     except (ValueError, RecursionError):
         return
     if isinstance(versions, dict) and versions:
-        rows = [
-            (words(str(name)), words("unknown" if text is None else str(text)))
-            for name, text in versions.items()
-        ]
-        yield Table("What ran", ("Part", "Version"), tuple(rows))
+        known = {name: "unknown" if text is None else text for name, text in versions.items()}
+        rows = [(str(name), str(text)) for name, text in known.items()]
+        yield table("What ran", ("Part", "Version"), rows)
 
 
 def _provenance(subject: Subject) -> Section:
@@ -280,18 +276,6 @@ def _provenance(subject: Subject) -> Section:
     federated = (
         "each a process with data of its own; the data leave the client only in the releases above"
     )
-    facts = Facts(
-        (
-            ("Data set", words(f"{task.dataset}: {origin}")),
-            (
-                "Clients",
-                words(f"{task.clients}, {simulated if subject.is_simulated else federated}"),
-            ),
-            ("Public data", words(public)),
-            ("Pretrained model", words(model)),
-            ("Run created", words(subject.agreed.records.run.created)),
-        )
-    )
     has_pool = subject.agreed.records.generations or any(r.channel == "pool" for r in subject.rows)
     generations = config.pool.generations
     plural = "" if generations == 1 else "s"
@@ -299,7 +283,13 @@ def _provenance(subject: Subject) -> Section:
         "data",
         "Where the data came from, security, retention",
         (
-            facts,
+            facts(
+                ("Data set", f"{task.dataset}: {origin}"),
+                ("Clients", f"{task.clients}, {simulated if subject.is_simulated else federated}"),
+                ("Public data", public),
+                ("Pretrained model", model),
+                ("Run created", subject.agreed.records.run.created),
+            ),
             paragraph(
                 "Open: no record of a run shows by what right the data were collected, with whose "
                 "consent, and whether fewer data would have been enough. The operator has to say."
@@ -347,30 +337,21 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
             "carry no noise and are in no ledger."
         )
     hidden = "not measured here: it is known to the clients only"
-    yield Facts(
-        (
-            ("Method and data", words(f"{summary['method']} on {summary['dataset']}")),
-            ("Measured on", words(measured_on or "each client's own test examples")),
-            ("Mean over clients", _accuracy(subject, "mean", hidden)),
-            ("Worst client", _accuracy(subject, "worst", hidden)),
-            ("Spread over clients (standard deviation)", _accuracy(subject, "std", hidden)),
-            *(
-                (
-                    term,
-                    words(
-                        "not measured in this run"
-                        if summary[field] is None
-                        else Figure(
-                            points_text(summary[field]), summary[field], subject.stated(field)
-                        )
-                    ),
-                )
-                for term, field in (
-                    ("Gain over each client alone", "gain_over_local"),
-                    ("Worth of sharing", "worth_of_sharing"),
-                )
-            ),
-        )
+    gains: list[tuple[str, Piece]] = []
+    for term, field in (
+        ("Gain over each client alone", "gain_over_local"),
+        ("Worth of sharing", "worth_of_sharing"),
+    ):
+        gain = summary[field]
+        text = "not measured in this run" if gain is None else f"{100 * gain:+.1f} points"
+        gains.append((term, text if gain is None else Figure(text, gain, subject.stated(field))))
+    yield facts(
+        ("Method and data", f"{summary['method']} on {summary['dataset']}"),
+        ("Measured on", measured_on or "each client's own test examples"),
+        ("Mean over clients", _accuracy(subject, "mean", hidden)),
+        ("Worst client", _accuracy(subject, "worst", hidden)),
+        ("Spread over clients (standard deviation)", _accuracy(subject, "std", hidden)),
+        *gains,
     )
     yield paragraph(
         "Gain over each client alone compares the federation with clients that train by "
@@ -397,22 +378,22 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
 
 
 def _construction(subject: Subject) -> Section:
-    config, facts = subject.agreed.config, subject.facts
+    config, declared = subject.agreed.config, subject.facts
     law, privacy = config.noise_distribution, config.privacy
     sampling = "see the kinds of release"
     if subject.summary is not None:
         sampling = str(subject.summary["sampling"] or "none")
-    if not facts.claims:
+    if not declared.claims:
         where = "no noise anywhere"
-    elif facts.is_in_steps:
+    elif declared.is_in_steps:
         where = "noise in every local training step, on the client"
-    elif facts.is_shared_out:
+    elif declared.is_shared_out:
         where = "every client adds a share of the noise, and only a sum has enough of it"
-    elif facts.is_bare_to_server:
+    elif declared.is_bare_to_server:
         where = "the coordinator sees the sum without noise, and adds the noise"
     else:
         where = "every client adds all of the noise to its clipped upload"
-    if not facts.claims:
+    if not declared.claims:
         source = "none is needed"
     elif privacy.noise_source == "seeded":
         source = (
@@ -430,9 +411,9 @@ def _construction(subject: Subject) -> Section:
         )
     else:
         arithmetic = "covered: data and noise are integers when they are added; samplers are exact"
-    if facts.is_in_steps:
+    if declared.is_in_steps:
         clipping = f"each record's gradient to {privacy.per_sample_clipping_norm:g}"
-    elif not facts.claims:
+    elif not declared.claims:
         clipping = "none"
     else:
         clipping = f"each client's whole upload to {privacy.clipping_norm:g}"
@@ -442,16 +423,14 @@ def _construction(subject: Subject) -> Section:
         "construction",
         "Mechanism, randomness, floating point, side channels",
         (
-            Facts(
-                (
-                    ("Mechanism", words(f"{config.mechanism.name}: {where}")),
-                    ("Law of the noise", words(LAWS[law])),
-                    ("Randomness of the noise", words(source)),
-                    ("Keys and masks", words("always the operating system's entropy")),
-                    ("Floating point", words(arithmetic)),
-                    ("Clipping", words(clipping)),
-                    ("Sampling counted on", words(sampling)),
-                )
+            facts(
+                ("Mechanism", f"{config.mechanism.name}: {where}"),
+                ("Law of the noise", LAWS[law]),
+                ("Randomness of the noise", source),
+                ("Keys and masks", "always the operating system's entropy"),
+                ("Floating point", arithmetic),
+                ("Clipping", clipping),
+                ("Sampling counted on", sampling),
             ),
             bullets(*_side_channels(subject)),
         ),
@@ -485,25 +464,19 @@ def _side_channels(subject: Subject) -> Iterator[str]:
 def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
     """Return the bases of all figures, each once, in the order in which a reader meets them."""
     found: dict[Basis, None] = {}
-    for section in sections:
-        for block in section.blocks:
-            for line in _lines(block):
-                found.update((p.basis, None) for p in line if isinstance(p, Figure))
+    for block in (block for section in sections for block in section.blocks):
+        lines: Iterable[Words] = ()
+        match block:
+            case Paragraph():
+                lines = [block.words]
+            case Bullets():
+                lines = block.items
+            case Facts():
+                lines = [line for _, line in block.rows]
+            case Table():
+                lines = [cell for row in block.rows for cell in row]
+        found.update((p.basis, None) for line in lines for p in line if isinstance(p, Figure))
     return tuple(found)
-
-
-def _lines(block: Block) -> Iterator[Words]:
-    match block:
-        case Paragraph():
-            yield block.words
-        case Bullets():
-            yield from block.items
-        case Facts():
-            yield from (line for _, line in block.rows)
-        case Table():
-            yield from (cell for row in block.rows for cell in row)
-        case _:
-            return
 
 
 def proof_anchor(number: int) -> str:
@@ -528,29 +501,22 @@ def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
     known = {anchor for anchor, _ in listed}
     ledger: Block = paragraph("The ledger has no row.")
     if listed:
-        ledger = Table(
+        ledger = table(
             "The ledger's rows",
             ("Place", "Reserved in audit entry", "Clients, by pseudonym", "Their leaves"),
-            tuple(row for _, row in listed),
-            tuple(anchor for anchor, _ in listed),
+            (row for _, row in listed),
+            (anchor for anchor, _ in listed),
         )
-    proofs = []
+    proofs: list[tuple[Piece | Words, ...]] = []
     for number, basis in enumerate(bases, 1):
         command, leaves = basis.check, _leaves_of(basis, subjects)
         if len(leaves) == 1:
             # The basis's own command checks the head of a chain; this one proves one record.
             proof = f"sotto audit prove {leaves[0]}"
             command = f"{command}; {proof}" if command else proof
-        proofs.append(
-            (
-                words(str(number)),
-                words(basis.what),
-                _rows(basis, known),
-                words(", ".join(map(str, basis.entries)) or "none"),
-                words(ranges(leaves) or "none"),
-                words(command or "none"),
-            )
-        )
+        entries = ", ".join(map(str, basis.entries)) or "none"
+        cells = (entries, ranges(leaves) or "none", command or "none")
+        proofs.append((str(number), basis.what, _rows(basis, known), *cells))
     return Section(
         "evidence",
         "What each number rests on",
@@ -562,11 +528,11 @@ def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
                 "command shows or checks them, and `audit prove LEAF` proves a leaf; both need the "
                 "records."
             ),
-            Table(
+            table(
                 "Numbers, and the records that they rest on",
                 ("Number", "Rests on", "Ledger rows", "Audit entries", "Leaves", "Command"),
-                tuple(proofs),
-                tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),
+                proofs,
+                (proof_anchor(number) for number in range(1, len(bases) + 1)),
             ),
             ledger,
         ),
@@ -579,24 +545,21 @@ def _leaves_of(basis: Basis, subjects: Sequence[Subject]) -> list[int]:
     if log is None:
         return []
     found = [log.events.get((basis.run_id, entry)) for entry in basis.entries]
-    rows = (
-        row
-        for subject in subjects
-        if subject.agreed.spending.run_id == basis.run_id and places
-        for row in subject.rows
-    )
     chosen = None if basis.pseudonyms is None else set(basis.pseudonyms)
-    for row in rows:
-        place = row.round_number, row.attempt, row.channel
-        # A withheld pseudonym is in no row, so this tells no leaf of it.
-        if place in places and (chosen is None or row.pseudonym in chosen):
-            found.append(log.charges.get(_key(basis.run_id, place, row.pseudonym)))
+    for subject in subjects:
+        if not places or subject.agreed.spending.run_id != basis.run_id:
+            continue
+        for row in subject.rows:
+            place = row.round_number, row.attempt, row.channel
+            # A withheld pseudonym is in no row, so this tells no leaf of it.
+            if place in places and (chosen is None or row.pseudonym in chosen):
+                found.append(log.charges.get(_key(basis.run_id, place, row.pseudonym)))
     return sorted({leaf for leaf in found if leaf is not None})
 
 
-def _rows(basis: Basis, known: set[str]) -> Words:
+def _rows(basis: Basis, known: set[str]) -> Piece | Words:
     if not basis.places:
-        return words("none")
+        return "none"
     pieces: list[Piece] = [f"run {basis.run_id}: "]
     kinds = sorted({(attempt, channel) for _, attempt, channel in basis.places})
     for index, (attempt, channel) in enumerate(kinds):
@@ -611,7 +574,7 @@ def _rows(basis: Basis, known: set[str]) -> Words:
     return (*pieces, f"; {whose}")
 
 
-def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:
+def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Piece | Words, ...]]]:
     """Yield the ledger's rows by place; a list of clients is linked when it repeats."""
     clients: dict[Place, list[str]] = {}
     for row in subject.rows:
@@ -619,14 +582,17 @@ def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:
         clients.setdefault(place, []).append(row.pseudonym)
     run, seen = subject.agreed.spending.run_id, dict[tuple[str, ...], Place]()
     charges = {} if subject.log is None else subject.log.charges
+    reserving: dict[tuple[object, ...], int] = {}
+    for item in subject.agreed.spending.entries("release.reserved"):
+        at = item.entry.round, item.detail.get("attempt"), item.entry.channel
+        reserving.setdefault(at, item.entry.sequence)
     for place, names in sorted(clients.items()):
-        entry = subject.reserving(place)
         known = {name: charges.get(_key(run, place, name)) for name in names}
         ordered = sorted(names, key=lambda name: known[name] or 0)
         same = seen.setdefault(tuple(ordered), place)
-        named: Words = words(f"{len(names)}: {', '.join(ordered)}")
+        named: Piece | Words = f"{len(names)}: {', '.join(ordered)}"
         if same != place:
-            named = words(f"{len(names)}: ", Link("the same as before", rows_anchor(run, same)))
+            named = (f"{len(names)}: ", Link("the same as before", rows_anchor(run, same)))
         leaves = [leaf for leaf in (known[name] for name in ordered) if leaf is not None]
         where = ", ".join(map(str, leaves))
         if len(leaves) < len(ordered):
@@ -634,15 +600,8 @@ def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:
         elif leaves == list(range(leaves[0], leaves[0] + len(leaves))) and len(leaves) > 1:
             where = f"{leaves[0]} to {leaves[-1]}, in their order"
         number, attempt, channel = place
-        yield (
-            rows_anchor(run, place),
-            (
-                words(f"run {run}, round {number}, attempt {attempt}, channel {channel}"),
-                words("none" if entry is None else str(entry)),
-                named,
-                words(where),
-            ),
-        )
+        said = f"run {run}, round {number}, attempt {attempt}, channel {channel}"
+        yield rows_anchor(run, place), (said, str(reserving.get(place, "none")), named, where)
 
 
 def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:

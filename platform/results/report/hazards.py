@@ -9,6 +9,7 @@ person has to judge. `hazard`: the records show that the run has the hazard.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,8 +17,8 @@ from platform.agreement import Agreed
 from platform.agreement.attempts import stopping_warnings
 from platform.agreement.statements import stopping_of
 from platform.experiment.caveats import canary_warnings, caveats_of, privacy_warnings
-from platform.reports.blocks import Section, Table, epsilon_text, paragraph, words
-from platform.reports.subject import Subject
+from platform.results.report.blocks import Section, epsilon_text, paragraph, table
+from platform.results.report.subject import Subject
 from platform.rounds.documents import in_rounds
 
 STRONG: Final = 1.0
@@ -303,10 +304,7 @@ def hazards_section(subject: Subject) -> Section:
         (place, name, *(answer(subject) if callable(answer) else answer))
         for place, name, answer in HAZARDS
     ]
-    counts = {
-        wanted: sum(status == wanted for _, _, status, _ in answers)
-        for wanted in ("hazard", "open", "answered")
-    }
+    counts = Counter(status for _, _, status, _ in answers)
     return Section(
         "hazards",
         "Checklist of hazards",
@@ -317,13 +315,10 @@ def hazards_section(subject: Subject) -> Section:
                 "the records. The sections are those of NIST SP 800-226, Guidelines for Evaluating "
                 "Differential Privacy Guarantees, in shorter words."
             ),
-            Table(
+            table(
                 "Each hazard and how it stands in this run",
                 ("Hazard", "Section", "Status", "Why"),
-                tuple(
-                    (words(name), words(place), words(status), words(why))
-                    for place, name, status, why in answers
-                ),
+                [(name, place, status, why) for place, name, status, why in answers],
             ),
         ),
     )
@@ -353,12 +348,7 @@ def claim_warnings(agreed: Agreed) -> list[str]:
 
 
 def unfinished_words(document: Mapping[str, Any], over: int) -> str:
-    """Return the state of an unfinished run in words.
-
-    Args:
-        document: Its `status` and `planned_rounds`.
-        over: Number of rounds that are over.
-    """
+    """Return the state of an unfinished run in words; `over` rounds are over."""
     status = document["status"]
     # A killed process cannot write down that it was killed.
     status = "running, unless its process was killed" if status == "running" else status

@@ -1,1 +1,0 @@
-"""Pictures as values: the same values always give the same bytes."""
