@@ -13,21 +13,29 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
+import os
 import random
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
+from typing import Self
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +57,15 @@ CENTRAL = (
 LONGEST_TEXT = 160
 TRIES = 8
 """How many tests that run a line are tried, until one finds the fault in it."""
+LIBRARIES = ("torch", "open_clip", "opacus", "scipy.stats", "sqlalchemy", "typer")
+OPTIONS = (
+    *("-x", "-q", "--timeout=60", "-Wignore::pytest.PytestAssertRewriteWarning"),
+    *"-p no:cacheprovider -p no:xdist -p no:cov".split(),
+)
+"""Of pytest; libraries that are loaded before it, and are plugins of it, are no error."""
+LONGEST = 300.0
+"""Seconds that a play may take; one that takes longer has found its fault."""
+TOO_LONG = -1
 COMPARED = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -274,39 +291,106 @@ def copied(target: Path) -> Path:
     return target
 
 
-def lives(mutant: Mutant, copy: Path, tests: Sequence[str]) -> str:
-    """Returns nothing where a test fails in a copy with the fault, else what pytest printed.
+class Stage:
+    """A copy of the checkout, and a process in it that plays tests.
 
-    Raises:
-        LookupError: The mutant's text is gone.
-        RuntimeError: pytest could not run the tests.
+    The process has loaded the libraries and nothing of ours, and forks for each play.
     """
-    place = found(mutant, copy)
-    if place is None:
-        raise LookupError(f"{mutant.name}: the text is gone: {mutant.text}")
-    path, start, end = place
-    source = path.read_text("utf-8")
-    # What is compiled knows its source by second and size, and may not be taken for the fault's.
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-        compiled.unlink()
-    path.write_text(source[:start] + mutant.becomes + source[end:], "utf-8")
-    try:
-        return _passed(copy, tests)
-    finally:
-        path.write_text(source, "utf-8")
+
+    def __init__(self, copy: Path) -> None:
+        """Copy all tracked files and start the process."""
+        self.copy = copied(copy)
+        self._process = subprocess.Popen(
+            [sys.executable, "-B", "-m", "tests._mutants", "play"],
+            cwd=copy,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        """Return the stage."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def lives(self, mutant: Mutant, tests: Sequence[str]) -> str:
+        """Return nothing where a test fails with the fault, else what pytest printed.
+
+        Raises:
+            LookupError: The mutant's text is gone.
+            RuntimeError: pytest could not run the tests.
+        """
+        place = found(mutant, self.copy)
+        if place is None:
+            raise LookupError(f"{mutant.name}: the text is gone: {mutant.text}")
+        path, start, end = place
+        source = path.read_text("utf-8")
+        # What is compiled knows its source by second and size: it may not be taken for the fault's.
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            compiled.unlink()
+        path.write_text(source[:start] + mutant.becomes + source[end:], "utf-8")
+        try:
+            return self.passed(tests)
+        finally:
+            path.write_text(source, "utf-8")
+
+    def passed(self, tests: Sequence[str]) -> str:
+        """Return what pytest printed where all tests pass, and nothing where one fails."""
+        pipes = self._process.stdin, self._process.stdout
+        if pipes[0] is None or pipes[1] is None:
+            raise RuntimeError("the process has no pipes")
+        pipes[0].write(json.dumps(list(tests)) + "\n")
+        pipes[0].flush()
+        code, said = json.loads(pipes[1].readline())
+        if code not in {0, 1, 2, TOO_LONG}:
+            raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
+        return said if code == 0 else ""
 
 
-def _passed(copy: Path, tests: Sequence[str]) -> str:
-    """Returns what pytest printed where all tests pass in a copy, and nothing where one fails."""
-    command = [sys.executable, "-B", "-m", "pytest", "-x", "-q", "--timeout", "60"]
-    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:cov", *tests]
+def play() -> None:
+    """Run the tests that each line names in a fork; answer with the exit code and the output."""
+    for name in LIBRARIES:
+        import_module(name)
+    for line in sys.stdin:
+        with tempfile.TemporaryFile() as output:
+            child = os.fork()
+            if child == 0:
+                os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+                os._exit(_tests_end(json.loads(line)))
+            code = _waited(child)
+            output.seek(0)
+            answer = json.dumps([code, output.read().decode(errors="replace")])
+        sys.stdout.write(answer + "\n")
+        sys.stdout.flush()
+
+
+def _tests_end(tests: Sequence[str]) -> int:
+    """Return pytest's exit code; an error of pytest's own is no failed test."""
     try:
-        done = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=300)
-    except subprocess.TimeoutExpired:
-        return ""
-    if done.returncode not in {0, 1, 2}:
-        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout[-2000:]}")
-    return done.stdout if done.returncode == 0 else ""
+        code = int(pytest.main([*OPTIONS, *tests]))
+    except BaseException:
+        traceback.print_exc()
+        code = pytest.ExitCode.INTERNAL_ERROR
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+def _waited(child: int) -> int:
+    end = time.monotonic() + LONGEST
+    while time.monotonic() < end:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return TOO_LONG
 
 
 def covering(mutant: Mutant, coverage: Path) -> list[str]:
@@ -350,14 +434,16 @@ def _steps_of_tests(coverage: Path) -> dict[int, int]:
 
 def assigned(mutants: Sequence[Mutant], coverage: Path, jobs: int = 2) -> list[Mutant]:
     """Returns mutants with the first test found that fails by each; none where none of some did."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        copies = [copied(Path(folder) / str(number)) for number in range(jobs)]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stages = [stack.enter_context(Stage(folder / str(number))) for number in range(jobs)]
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
 
         def work(number: int) -> list[tuple[int, Mutant]]:
             done = []
             for index in range(number, len(mutants), jobs):
                 mutant = mutants[index]
-                killer = _killer(mutant, copies[number], covering(mutant, coverage))
+                killer = _killer(mutant, stages[number], covering(mutant, coverage))
                 shown = killer or "NOT FOUND"
                 sys.stdout.write(f"{index + 1}/{len(mutants)} {mutant.name}: {shown}\n")
                 sys.stdout.flush()
@@ -368,26 +454,30 @@ def assigned(mutants: Sequence[Mutant], coverage: Path, jobs: int = 2) -> list[M
     return [mutant for _, mutant in sorted(results, key=lambda pair: pair[0])]
 
 
-def _killer(mutant: Mutant, copy: Path, tests: Sequence[str]) -> str:
+def _killer(mutant: Mutant, stage: Stage, tests: Sequence[str]) -> str:
     """Returns a test that fails by a mutant, of the first few and then of some more at once."""
-    for test in tests[:TRIES]:
-        if not lives(mutant, copy, [test]):
-            return test
+
+    def finds(test: str) -> bool:
+        return not stage.lives(mutant, [test]) and bool(stage.passed([test]))
+
     rest = tests[TRIES : TRIES * 6]
-    if rest and not lives(mutant, copy, rest):
-        return next((test for test in rest if not lives(mutant, copy, [test])), "")
-    return ""
+    for test in tests[:TRIES]:
+        if finds(test):
+            return test
+    return next(filter(finds, rest), "") if rest and not stage.lives(mutant, rest) else ""
 
 
 def main() -> None:
-    """Runs one of the three commands."""
+    """Runs one of the commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=("draw", "assign", "survey"))
+    parser.add_argument("command", choices=("draw", "assign", "survey", "play"))
     parser.add_argument("--seed", type=int, default=15)
     parser.add_argument("--count", type=int, default=160)
     parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage")
     given = parser.parse_args()
-    if given.command == "draw":
+    if given.command == "play":
+        play()
+    elif given.command == "draw":
         keep(drawn(given.seed, given.count))
     elif given.command == "assign":
         keep(assigned(kept(), given.coverage))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests._mutants import ROOT, Mutant, copied, found, kept, lives
+from tests._mutants import ROOT, Mutant, Stage, found, kept
 
 MUTANTS = kept()
 LEAST = 150
@@ -35,11 +35,20 @@ def test_the_named_tests_are_there() -> None:
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copied(tmp_path_factory.mktemp("mutants"))
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with Stage(tmp_path_factory.mktemp("mutants")) as made:
+        yield made
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.tests], ids=lambda m: m.name)
-def test_a_mutant_is_found(copy: Path, mutant: Mutant) -> None:
-    assert lives(mutant, copy, mutant.tests) == ""
+def test_a_mutant_is_found(stage: Stage, mutant: Mutant) -> None:
+    assert stage.lives(mutant, mutant.tests) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_the_named_tests_pass_without_a_fault(stage: Stage) -> None:
+    names = sorted({test for mutant in MUTANTS for test in mutant.tests})
+    groups = [names[start : start + 20] for start in range(0, len(names), 20)]
+    assert [group for group in groups if not stage.passed(group)] == []
