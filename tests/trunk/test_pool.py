@@ -27,6 +27,7 @@ from tests._linking import SIGNIFICANCE, Watcher, chance
 from tests.trunk._runs import FIXED, OS, Finished, opened, over
 
 SPEC = {"context": TensorSpec((2,))}
+NO_MASKS = "secure_aggregation.enabled=false"
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -236,11 +237,11 @@ def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
             return self.transport.exchange(*args)
 
     monkeypatch.setattr(attempts, "ResidentPool", Watched)
-    alone = "evaluation.local_twins=false"
-    with opened(storage.create("privacy.mechanism=none", alone)) as simulation:
+    alone = ("evaluation.local_twins=false", "rounds=2", NO_MASKS)
+    with opened(storage.create("privacy.mechanism=none", *alone)) as simulation:
         execute(over(simulation, Watching(simulation.run.transport)), SilentObserver())
     # None in the first round, in which nobody has an entry yet.
-    assert len(made) == 2
+    assert len(made) == 1
     assert alive and not any(alive)
 
 
@@ -249,11 +250,11 @@ def test_a_damaged_entry_is_served_to_nobody(storage):
 
     class Spoiling(SilentObserver):
         def round_finished(self, document):
-            if document["round"] == 2:
+            if document["round"] == 1:
                 with closing(sqlite3.connect(storage.file)) as file, file:
                     file.execute("UPDATE pool SET entry = zeroblob(length(entry))")
 
-    with opened(storage.create("privacy.mechanism=none")) as simulation:
+    with opened(storage.create("privacy.mechanism=none", NO_MASKS)) as simulation:
         with pytest.raises(DatabaseDamaged, match="table pool"):
             execute(simulation, Spoiling())
 
@@ -267,7 +268,7 @@ def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, m
     """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
     watcher = Watcher(storage.file, [])
     length = (f"rounds={ROUNDS}", "pool.generations=2", "evaluation.local_twins=false")
-    simulation = storage.create(OS, *FIXED, *length, "secure_aggregation.enabled=false")
+    simulation = storage.create(OS, *FIXED, *length, NO_MASKS)
     with opened(simulation) as held, monkeypatch.context() as patch:
         watcher.on(patch)
         run = Finished(storage, held.run_id, execute(held, SilentObserver()))

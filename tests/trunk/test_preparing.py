@@ -141,11 +141,6 @@ def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     assert (tmp_path / "cache" / needs).exists() == is_kept
 
 
-def test_a_method_that_needs_nothing_is_not_asked():
-    assert prepared(Plain(frozenset()), pictures(3), NOTHING) == {}
-    assert prepared_arrays(Plain(frozenset({"domains"})), ("a", "b"), np.arange(2), NOTHING) == {}
-
-
 @dataclass
 class Making(Keeping):
     """Keeps what it is told to make of the tokens."""

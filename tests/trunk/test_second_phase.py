@@ -26,9 +26,9 @@ from platform.wire.codec import decode_arrays
 from platform.wire.messages import SumTerms
 from storage import open_client_stores, open_database
 from tests.trunk._runs import (
+    EVERY_RECORD,
     GATHERING,
     NONE,
-    RECORDS,
     Finished,
     Storage,
     crashed,
@@ -190,9 +190,7 @@ def test_a_first_run_whose_files_were_edited_is_refused(place, first, name):
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
     "base_options: {network: features, feature_width: 8}}",
-    "evaluation.local_twins=false",
-    "rounds=1",
-    NONE,
+    *("evaluation.local_twins=false", "secure_aggregation.enabled=false", "rounds=1", NONE),
 )
 
 
@@ -220,7 +218,8 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
 
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
-    run = storage.gathering().run(*GATHERING, *RECORDS, "rounds=1", "method.trains=true")
+    records = (*EVERY_RECORD, "rounds=1", "secure_aggregation.enabled=false")
+    run = storage.gathering().run(*GATHERING, *records, "method.trains=true")
     found = refusal(run, configure(run.storage, run, "method.trains=false"))
     assert found.startswith(f"phase_two_of: run {run.run_id}: its ledger")
 

@@ -24,8 +24,10 @@ import pytest
 
 from platform.bootstrap import Surroundings
 from platform.disk.log_files import bytes_digest, document_digest, rows_digest
+from platform.results.report.blocks import Table
 from storage import open_database
 from tests.trunk._pages import OWN, page_of
+from tests.trunk._reports import report_of, section, text
 from tests.trunk._runs import Command, Finished, Storage, gaussian_epsilon
 from tests.trunk._tampering import execute
 from tests.trunk.conftest import MakeStorage
@@ -248,6 +250,14 @@ def test_epsilon_is_that_of_a_client_in_every_round_whoever_was_drawn(run: Finis
     assert {(drawn, status) for _, _, drawn, status in spent} == {(1, "released")}
 
 
+def test_in_the_report_all_clients_stand_alike_whoever_was_drawn(run: Finished) -> None:
+    report = report_of(run)
+    blocks = [b for b in section(report, "budget").blocks if isinstance(b, Table)]
+    (clients,) = [block for block in blocks if block.columns[0] == "Clients"]
+    assert len(clients.rows) == 1 and "(withheld)" not in text(report)
+    assert "the coordinator's secret" in text(report)
+
+
 @pytest.mark.parametrize(
     ("table", "column", "field", "found"),
     [
@@ -263,10 +273,10 @@ def test_what_is_sealed_is_still_held_against_the_records(
     storage = Storage(tmp_path / "copy")
     shutil.copytree(run.storage.folder, storage.folder, symlinks=True)
     query = f"SELECT round_number, {column} FROM {table} ORDER BY 1 DESC LIMIT 1"  # noqa: S608
-    ((number, text),) = storage.rows(query)
-    document = {**json.loads(text), field: "00" * 32 if field == "salt" else ["client-00000"]}
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    where = f"UPDATE {table} SET {column} = '{text}' WHERE round_number = {number}"  # noqa: S608
+    ((number, before),) = storage.rows(query)
+    document = {**json.loads(before), field: "00" * 32 if field == "salt" else ["client-00000"]}
+    after = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    where = f"UPDATE {table} SET {column} = '{after}' WHERE round_number = {number}"  # noqa: S608
     execute(storage.file, where)
     answer = sotto("audit", "verify", "--storage", storage.url)
     assert answer.code == 3 and found in answer.err

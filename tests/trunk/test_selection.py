@@ -103,12 +103,13 @@ def test_under_noise_only_what_was_released_chooses(storage: Storage) -> None:
 
 # --- validation in a run --------------------------------------------------------------------------
 
-EXACT = (NONE, *NO_POOL, *CARVED, BEST, "evaluation.protocol=base_to_novel")
+ALONE = "evaluation.local_twins=false"
+EXACT = (NONE, *NO_POOL, *CARVED, BEST, ALONE, "evaluation.protocol=base_to_novel")
 
 
 @pytest.fixture(scope="module")
 def chosen(make_storage: MakeStorage) -> Finished:
-    return make_storage("chosen").run(*EXACT, "cohort.dropout_rate=0")
+    return make_storage("chosen").run(*EXACT, "rounds=2", "cohort.dropout_rate=0")
 
 
 def test_validation_accuracy_of_the_last_round_by_hand(chosen: Finished) -> None:
@@ -223,7 +224,7 @@ POOL = ("pool.noise=independent", "pool.minimum=2")
 
 @pytest.mark.parametrize("mechanism", [SHARED, pytest.param(CENTRE, marks=pytest.mark.slow)])
 def test_the_noised_mean_of_round_t_is_that_of_the_model_before(storage, mechanism):
-    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, mechanism)
+    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, ALONE, mechanism)
     rounds = run.summary["rounds"]
     with opened(storage.reopen(run.run_id)) as simulation:
         again = simulation.run
@@ -245,7 +246,7 @@ def test_the_noised_mean_of_round_t_is_that_of_the_model_before(storage, mechani
 
 def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
     """C = 1, b = 0.5: sqrt(1.25), in noise of 4 sqrt(1.25); with the flag's 0.2, sqrt(1.29)."""
-    run = storage.run(*NO_POOL, *NOISED, *FIXED)
+    run = storage.run(*NO_POOL, *NOISED, *FIXED, ALONE, "rounds=2")
     facts = "SELECT DISTINCT channel, clipping_norm, standard_deviation FROM ledger"
     assert storage.rows(facts) == [
         ("sum", pytest.approx(math.sqrt(1.25)), pytest.approx(4 * math.sqrt(1.25)))
@@ -269,7 +270,7 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
 
 @pytest.fixture(scope="module")
 def audit(make_storage: MakeStorage) -> Auditor:
-    config = make_storage("audit-selection").config(*CARVED)
+    config = make_storage("audit-selection").config(*NO_POOL, *CARVED)
     return Auditor(plan_run(config, SilentObserver(), Surroundings()))
 
 
@@ -279,7 +280,7 @@ def audit(make_storage: MakeStorage) -> Auditor:
     ids=str,
 )
 def test_an_audit_reaches_all_of_what_is_claimed(audit, mechanism):
-    verdict = audit(*NOISE, *NOISED, POOL[0], *mechanism)["sum"]
+    verdict = audit(*NO_POOL, *NOISE, *NOISED, *mechanism)["sum"]
     assert verdict.passed, verdict.reasons
     assert verdict.result.is_tight
     assert verdict.result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-3)
@@ -294,8 +295,8 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(audit, monkeypatch
 
     monkeypatch.setattr(Extras, "joint_norm", lambda self, clipping_norm: clipping_norm)
     monkeypatch.setattr("platform.protection.sums.protect_upload", uncut)
-    whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0", POOL[0])
-    verdict = audit(*NOISE, *whole, canaries=2000)["sum"]
+    whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0")
+    verdict = audit(*NO_POOL, *NOISE, *whole, canaries=1000)["sum"]
     assert not verdict.result.passed
 
 
@@ -339,6 +340,6 @@ def test_accuracies_leave_in_the_vector_only(storage, monkeypatch):
         return answer
 
     monkeypatch.setattr(Client, "handle", listening)
-    storage.run(*NO_POOL, *NOISED, *FIXED, "rounds=1")
+    storage.run(*NO_POOL, *NOISED, *FIXED, ALONE, "rounds=1")
     assert len(seen) >= 2 * 2 * 5
     assert not any(b"validation" in message for message in seen)

