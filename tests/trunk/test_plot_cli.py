@@ -16,11 +16,10 @@ from platform.results.charts import BarPicture, LinePicture
 from platform.results.frames import RUN
 from platform.results.pictures import run_pictures
 from platform.results.reading import numbers_of, read_runs
-from platform.rounds.loop import Federation
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.tables import announce
 from tests.trunk._pictures import drawn
-from tests.trunk._runs import OS, Command, Finished, Storage, crashed, opened
+from tests.trunk._runs import Command, Finished, Storage, opened
 from tests.trunk._tampering import execute
 
 
@@ -79,23 +78,6 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(sotto, noised_run, here, 
     for word in words:
         assert word in answer.err
     assert files(here) == before
-
-
-@pytest.mark.slow
-def test_an_unfinished_run_is_drawn_as_far_as_it_has_come(sotto, storage, monkeypatch, here):
-    crashed(monkeypatch, storage.create(OS), Federation, "_commit", 3)
-    answer = sotto("plot", "latest", "--storage", storage.url)
-    assert answer.code == 0, answer.err
-    assert "has not finished" in answer.out
-    refused = sotto("plot", "latest", "--kind", "experts", "--storage", storage.url)
-    assert refused.code == 2 and "has no experts" in refused.err
-    names = {Path(name).stem for name in files(here)}
-    assert names == {"curves", "tradeoff", "clients", "holdings"}
-    (agreed,) = read_runs(storage.url)
-    (curves,) = run_pictures(numbers_of(agreed))["curves"]
-    assert isinstance(curves, LinePicture)
-    assert [p.x for p in curves.panels[0].lines[0].points] == [1.0, 2.0]
-    assert "not finished (2 rounds so far)" in curves.panels[0].title
 
 
 def test_of_a_run_that_was_tampered_with_nothing_is_drawn(sotto, own_copy, here):

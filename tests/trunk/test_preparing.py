@@ -65,9 +65,6 @@ FEATURES = Encoders(features_of, never, never)
 NOTHING = Encoders(never, never, never)
 
 
-MORE = [("features", "array"), ("tokens", "array"), ("tokens", "files"), ("pixels", "files")]
-
-
 def pictures(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (count, 4, 4, 3), dtype=np.uint8)
 
@@ -118,11 +115,7 @@ def test_rows_on_the_disk_are_read_a_chunk_at_a_time():
 
 
 @pytest.mark.parametrize(
-    ("needs", "source"),
-    [
-        *(("features", "files"), ("pixels", "array")),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE),
-    ],
+    ("needs", "source"), [("features", "files"), ("pixels", "array"), ("tokens", "files")]
 )
 def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     images, backbone, told = pictures(70), load_backbone("sotto-tiny"), []

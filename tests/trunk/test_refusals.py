@@ -42,7 +42,6 @@ REFUSED = [
     ((FREE,), "give exactly one"),
     ((SHARES, *TINY), "privacy.noise_multiplier: one"),
     (("privacy.noise_distribution=discrete_gaussian", *TINY), "privacy.noise_multiplier: "),
-    (("evaluation.selection=best_on_validation",), "best_on_validation would choose"),
     ((*RECORDS, "privacy.accountant=exact"), "'exact' cannot price"),
     ((SHARES, *FIXED, "privacy.accountant=pld"), "'pld' cannot price"),
     (("privacy.noise_distribution=skellam",), "skellam is not available"),

@@ -96,7 +96,6 @@ def whole() -> tuple[dict, set[Stream]]:
 
 
 def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(whole, tmp_path):
-    """Each client's first update, by the method itself."""
     found, drawn = whole
     # No image of the federation.
     assert drawn == {Stream.REHEARSAL}
@@ -130,11 +129,6 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured(whole):
 @pytest.mark.parametrize(
     "overrides",
     [
-        (
-            *("privacy.mechanism=central_noise", "privacy.relation=add_or_remove_one", *NO_POOL),
-            "cohort={size: 3, sampling: poisson, minimum: 1, retries: 0}",
-            "secure_aggregation={}",
-        ),
         (
             *("privacy.adaptive_clipping={quantile: 0.5}", "privacy.lifetime_budget=9"),
             "pool={clipping_norm: 2.0, noise: independent}",
@@ -207,7 +201,6 @@ def test_the_clients_own_images_are_not_public(tmp_path, how):
         (("task={dataset: digits}",), {}, "public_data: null names"),
         ((), {"dataset": "digits"}, r"public_data\.dataset: digits has"),
         ((), {"dataset": "homonyms"}, "label 0 is 'crane'"),
-        ((), {"dataset": "gone"}, r"public_data\.dataset: 'gone' is unknown"),
         ((), {"dataset": "pacs", "root": "nowhere"}, r"public_data\.root: pacs needs"),
     ],
 )

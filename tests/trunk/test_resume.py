@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from platform.disk.files import only_process_of
-from platform.errors import RunBusy, RunStopped
+from platform.errors import RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
@@ -210,30 +207,9 @@ def test_more_attempts_than_were_planned_have_no_epsilon_at_an_unplanned_end(sto
 
 
 def test_spare_attempts_are_part_of_the_plan(storage: Storage) -> None:
-    """That none was needed was not known beforehand."""
     once = ("rounds=1", "cohort.dropout_rate=0", NO_MASKS)
     run = storage.run("privacy.spare_attempts=1", *once, *CHEAP)
     stopping, final = run.summary["stopping"], run.summary["final"]["epsilon"]["server"]
     assert (stopping["attempts"], stopping["planned_attempts"]) == (1, 2)
     assert stopping["epsilon"]["server"] == pytest.approx(8.0, rel=1e-6) and final < 8.0
     assert math.isclose(final, gaussian_epsilon(run.noise_multiplier, 1), rel_tol=1e-6)
-
-
-def test_the_lock_is_one_processs_and_ends_with_it(tmp_path: Path) -> None:
-    folder = tmp_path / "run-1"
-    reader, writer = os.pipe()
-    held, holding = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(writer)
-        with only_process_of(folder):
-            os.write(holding, b".")
-            os.read(reader, 1)
-            os._exit(9)
-    os.read(held, 1)
-    with pytest.raises(RunBusy, match="run-1"), only_process_of(folder):
-        pass
-    os.close(writer)
-    os.waitpid(child, 0)
-    with only_process_of(folder):
-        pass

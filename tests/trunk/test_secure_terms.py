@@ -97,11 +97,6 @@ def test_what_withstands_nothing_is_refused(clients, section, words):
         secure_terms(configured(clients, **section))
 
 
-def test_active_without_masks_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"adversary: active .*enabled"):
-        configured(10, enabled=False, adversary="active")
-
-
 @pytest.mark.parametrize("clients", [66, 83, 120])
 @pytest.mark.parametrize("rate", [0.0, 0.07, 0.13, 0.29])
 def test_simulated_losses_are_always_tolerated(clients: int, rate: float) -> None:

@@ -141,7 +141,7 @@ def test_a_spoilt_summary_is_named(tmp_path, content, said):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2", "[" * 500, "\x00", "- 1"])
+@pytest.mark.parametrize("text", ["a: 1\na: 2", "[" * 2_000, "\x00", "- 1"])
 def test_a_second_phase_names_spoilt_facts_of_the_first(tmp_path, text):
     (tmp_path / "effective.yaml").write_text(text)
     with pytest.raises(ConfigError, match="run first") as refused:
@@ -160,15 +160,12 @@ def test_an_absurd_filter_is_one_sentence(plain_run, sotto):
         assert answer.err.startswith(f"error: {option}: ") and answer.err.count("\n") == 1
 
 
-HEADS = ("9" * 5_000 + ":" + "a" * 64, "\N{SUPERSCRIPT TWO}:" + "a" * 64, "1:" + "\x1b" * 64)
-
-
-@pytest.mark.parametrize("head", HEADS, ids=["digits", "superscript", "escapes"])
-def test_an_absurd_head_is_one_sentence(plain_run, sotto, head):
+def test_an_absurd_head_is_one_sentence(plain_run, sotto):
     run = ("--run", plain_run.run_id, "--storage", plain_run.storage.url)
-    answer = sotto("audit", "verify", f"--head={head}", *run)
-    assert answer.code == 2 and answer.err.startswith("error: --head: ")
-    assert "\x1b" not in answer.err and answer.err.count("\n") == 1
+    for count, digit in (("9" * 5_000, "a"), ("\N{SUPERSCRIPT TWO}", "a"), ("1", "\x1b")):
+        answer = sotto("audit", "verify", f"--head={count}:{digit * 64}", *run)
+        assert answer.code == 2 and answer.err.startswith("error: --head: ")
+        assert "\x1b" not in answer.err and answer.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", [("runs",), ("audit", "query")], ids=" ".join)

@@ -72,6 +72,9 @@ def test_the_same_noise_multiplier_costs_the_same_in_few_directions(storage):
     spent = done.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), abs=1e-6)
     assert done.summary["subspace"]["coordinates"] == WHOLE
+    # Of one round's records, too.
+    done = storage.run(*DRAWN, *EVERY_RECORD, NO_MASKS, "rounds=1")
+    assert (done.summary["unit"], done.summary["subspace"]["rank"]) == ("record", RANK)
 
 
 def test_what_moves_lies_in_the_directions_that_were_sent(storage: Storage, monkeypatch):
@@ -118,12 +121,6 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     # A projection that is no number is a failed round, whose upload is of zeros and its noise.
     assert norms.count(0.0) >= 4 if np.isnan(scale) else max(norms) > 1.0
     assert np.linalg.norm(done.state()["context"]) < 100.0
-
-
-def test_records_can_be_the_unit(storage: Storage):
-    done = storage.run(*DRAWN, *EVERY_RECORD, NO_MASKS, "rounds=1")
-    assert done.summary["unit"] == "record"
-    assert done.summary["subspace"]["rank"] == RANK
 
 
 @pytest.mark.parametrize(

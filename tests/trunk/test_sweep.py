@@ -36,6 +36,7 @@ from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
 
 OPTIONS = ("--set", NONE, "--set", "rounds=1")
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")
+CHEAP = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +73,8 @@ class Told(SweepObserver):
 def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
     assert known_runs(storage.url) == {} and not storage.file.exists()
     # Its configuration says another place for the database: that is no part of what it is.
-    plain = storage.run(NONE, "rounds=1")
-    (cell,) = cells_of(small, storage, "rounds=1").cells
+    plain = storage.run(NONE, *CHEAP, "rounds=1")
+    (cell,) = cells_of(small, storage, *CHEAP, "rounds=1").cells
     assert run_cell(cell.run) == plain.run_id
     assert statuses(storage) == [(plain.run_id, "finished")]
     known = known_runs(storage.url)[cell.identity]
@@ -81,7 +82,7 @@ def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
 
 
 def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
-    (cell,) = cells_of(small, storage, "rounds=2").cells
+    (cell,) = cells_of(small, storage, *CHEAP, "rounds=2").cells
     with monkeypatch.context() as patch:
         crash_at(patch, Federation, "_commit", 1, after=True)
         with pytest.raises(Crash):
@@ -97,12 +98,12 @@ def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
 def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
     small, storage, monkeypatch
 ):
-    (cell,) = cells_of(small, storage, "rounds=1").cells
+    (cell,) = cells_of(small, storage, *CHEAP, "rounds=1").cells
     first = run_cell(cell.run)
     with monkeypatch.context() as patch:
         crash_at(patch, Federation, "_commit", 1)
         with pytest.raises(Crash):
-            storage.run(NONE, "rounds=1")
+            storage.run(NONE, *CHEAP, "rounds=1")
     assert len(statuses(storage)) == 2
     assert known_runs(storage.url)[cell.identity].run_id == first
     # What was edited gets into no table.
@@ -207,23 +208,14 @@ def test_one_worker_a_cell(storage):
     assert lockable_elsewhere(storage, mine)
 
 
-# One sweep with two workers for all that reads.
-@pytest.fixture(scope="module")
-def swept(
-    small: str, make_storage: Callable[[str], Storage]
-) -> tuple[Storage, Told, tuple[Outcome, ...], Grid]:
-    storage, told = make_storage("swept"), Told()
+@pytest.mark.slow
+def test_two_workers_share_a_database_and_give_what_a_run_gives(small, storage, make_storage):
+    told = Told()
     grid = cells_of(small, storage, *PLAIN, methods=("promptfl", "coop"), seeds=(0, 1))
     # Nothing in it is wrong until somebody looks for the file.
     bad = cells_of(small, storage, *PLAIN, "task.model.pretrained=nowhere.safetensors")
     failed, *outcomes = run_cells((*bad.cells, *grid.cells), told, jobs=2, url=storage.url)
     assert failed.run_id is None and "nowhere.safetensors" in str(failed.error)
-    return storage, told, tuple(outcomes), grid
-
-
-@pytest.mark.slow
-def test_two_workers_share_a_database_and_give_what_a_run_gives(swept, make_storage):
-    storage, told, outcomes, grid = swept
     assert [(o.cell, o.error) for o in outcomes] == [(cell, None) for cell in grid.cells]
     assert told.started == [(5, 0)]
     assert {o.run_id for o in told.finished} == {None, *(o.run_id for o in outcomes)}
@@ -235,33 +227,6 @@ def test_two_workers_share_a_database_and_give_what_a_run_gives(swept, make_stor
     summary = json.loads((alone.folder / run_id / "summary.json").read_text())
     assert outcomes[1].summary is not None
     assert comparable(summary) == comparable(outcomes[1].summary)
-
-
-@pytest.mark.slow
-def test_the_command_prints_tables_and_leaves_files(swept, small, sotto, tmp_path, monkeypatch):
-    storage, _, outcomes, grid = swept
-    # What has finished needs no worker.
-    monkeypatch.setattr(running, "_start", Mock(side_effect=AssertionError("a worker was started")))
-    monkeypatch.chdir(tmp_path)
-    command = (
-        *("sweep", small, "--method", "promptfl,coop", "--seed", "0,1", *OPTIONS),
-        *("--set", "secure_aggregation.enabled=false", "--storage", storage.url),
-    )
-    answer = sotto(*command)
-    assert (answer.code, answer.err) == (0, "")
-    lines = answer.out.splitlines()
-    assert "4 of them" in lines[0]
-    folder = Path("sweeps") / f"small-{grid.digest[:8]}"
-    assert lines[-1] == f"written to {folder}"
-    means = [o.summary["final"]["accuracy"]["mean"] for o in outcomes if o.summary]
-    shown = f"{100 * (means[0] + means[1]) / 2:.2f} ± "
-    assert shown in (folder / "table.md").read_text() and shown in answer.out
-    as_json = sotto(*command, "--json", "--output", "there").document
-    values = as_json["cells"][0]["selections"]["last"]["local"]["values"]
-    assert values == means[:2]
-    assert (as_json["output"], as_json["failed"]) == ("there", [])
-    for name in ("results.csv", "table.tex", "curves.svg"):
-        assert (folder / name).read_bytes() == (Path("there") / name).read_bytes()
 
 
 def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(

@@ -23,7 +23,6 @@ from platform.results.pictures import sweep_pictures
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
 from platform.sweeping.tables import (
-    LAST,
     Number,
     Table,
     build_tables,
@@ -265,14 +264,11 @@ def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
     assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], [for_all, said])
 
 
-def parse(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_results_are_tidy_and_lose_nothing():
     grid = grid_of("task.shots=1,2", methods=("promptfl",), seeds=(7,))
     made = outcomes_of(grid, lambda c: summary(1 / 3, **noised(8.0)))
-    rows = parse(results_csv([record_of(o) for o in made], ["task.shots"]))
+    text = results_csv([record_of(o) for o in made], ["task.shots"])
+    rows = list(csv.DictReader(io.StringIO(text)))
     assert len(rows) == 2 * 7
     (row,) = [r for r in rows if r["measure"] == "local" and r["task.shots"] == "2"]
     assert float(row["value"]) == 1 / 3
@@ -283,22 +279,6 @@ def test_results_are_tidy_and_lose_nothing():
     }
     assert {name: row[name] for name in expected} == expected
     assert len({r["measure"] for r in rows}) == 7
-
-
-def test_the_document_has_means_deviations_and_failures():
-    def made(cell: Cell) -> dict[str, Any] | None:
-        return None if cell.seed == 2 else summary(0.5 + 0.1 * cell.seed)
-
-    grid = grid_of(methods=("coop",), seeds=(0, 1, 2))
-    found = document(grid, outcomes_of(grid, made), Path("there"))
-    (cell,) = found["cells"]
-    local = cell["selections"][LAST]["local"]
-    assert local["mean"] == pytest.approx(0.55)
-    assert local["deviation"] == pytest.approx(0.1 / math.sqrt(2))
-    assert local["values"] == [0.5, 0.6]
-    assert (cell["seeds"], cell["runs"]) == ([0, 1], ["run0", "run1"])
-    assert cell["privacy"]["epsilon"]["server"] == "inf"
-    assert found["failed"] == [{"cell": "comparison, coop, seed 2", "error": "a reason"}]
 
 
 PLAIN = tables_of(*three_seeds())[0]
@@ -313,41 +293,20 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value):
     assert all(line.count("|") == 5 for line in body(markdown([changed])))
 
 
-def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
-    made = sweep_pictures([numbers_of(outcome) for outcome in outcomes])
-    return {picture.name: picture for pictures in made.values() for picture in pictures}
-
-
-def values_of(line: Any) -> list[tuple[float, float]]:
-    return [(p.x, round(p.y, 3)) for p in line.points]
-
-
 def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
     def made(cell: Cell) -> dict[str, Any]:
         value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
         return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
 
     grid = grid_of("task.shots=1,2", methods=("coop", "promptfl"), seeds=(0, 1))
-    pictures = pictures_of(outcomes_of(grid, made))
+    drawn = sweep_pictures([numbers_of(outcome) for outcome in outcomes_of(grid, made)])
+    pictures = {picture.name: picture for several in drawn.values() for picture in several}
     assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
     (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
     assert [line.label for line in panel.lines] == ["coop", "promptfl"]
     for line, expected in zip(panel.lines, (75.0, 55.0), strict=True):
-        assert values_of(line) == [(1.0, expected), (2.0, expected)]
+        assert [point.x for point in line.points] == [1.0, 2.0]
         for point in line.points:
+            assert point.y == pytest.approx(expected)
             assert point.high - point.y == pytest.approx(10.0 / 2**0.5)
-
-
-def test_values_of_epsilon_are_points_of_one_line():
-    noise = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
-    grid = grid_of("privacy.target_epsilon=8,1,2", "task.shots=1,2", *noise, seeds=(0, 1))
-
-    def made(cell: Cell) -> dict[str, Any]:
-        spent = float(dict(cell.axes)["privacy.target_epsilon"])
-        return summary(0.5 + spent / 20, **noised(spent - 0.01 * cell.seed))
-
-    first = pictures_of(outcomes_of(grid, made))["tradeoff"].panels[0]
-    assert [line.label for line in first.lines] == [f"promptfl, shots {n}" for n in (1, 2)]
-    # In the order of epsilon, and the larger one of both seeds.
-    assert values_of(first.lines[0]) == [(1.0, 55.0), (2.0, 60.0), (8.0, 90.0)]

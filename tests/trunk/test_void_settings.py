@@ -94,7 +94,7 @@ def test_a_pool_that_never_serves_is_refused(storage):
 
 
 def test_a_choice_that_would_be_void_is_refused(storage):
-    with pytest.raises(ConfigError, match="privacy.spare_attempts: 2"):
+    with pytest.raises(ConfigError, match=r"privacy\.spare_attempts: 2"):
         storage.config(NONE, "privacy.spare_attempts=2")
 
 
