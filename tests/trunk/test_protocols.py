@@ -19,7 +19,8 @@ from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
-SHORT = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", "secure_aggregation.threshold=2")
+NO_MASKS = "secure_aggregation.enabled=false"
+SHORT = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", NO_MASKS)
 TO_NOVEL = ("evaluation.protocol=base_to_novel",)
 LEFT_OUT = (
     *("task.domains=[real, clipart, sketch]", "task.partition.kind=domain", "task.clients=2"),
@@ -67,7 +68,7 @@ def test_what_runs_report_by_protocol(to_novel, left_out, plain_run):
 
 def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
     """All clients are alike, so base and novel are plain CLIP on half of the classes each."""
-    run = storage.run(NONE, "method.name=zero_shot", "rounds=1", *TO_NOVEL)
+    run = storage.run(NONE, "method.name=zero_shot", "rounds=1", NO_MASKS, *TO_NOVEL)
     with opened(storage.reopen(run.run_id)) as simulation:
         method = simulation.run.terms.method
         assert simulation.learning.classes == CLASSES[:10]
@@ -77,27 +78,6 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
             said = (test.examples.arrays["features"] @ text.T).argmax(axis=1)
             expected = float(np.mean(said == test.examples.arrays["labels"]))
             assert run.summary["final"]["protocol"][name] == pytest.approx(expected)
-
-
-@pytest.mark.slow
-def test_a_run_under_dirichlet(storage: Storage) -> None:
-    # On a style that the model has not seen, so that clients differ in accuracy.
-    unseen = "task.domains=[infograph]"
-    alone = ("evaluation.local_twins=false", unseen)
-    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", *alone)
-    with opened(storage.reopen(run.run_id)) as simulation:
-        sizes = [c.profile.data.num_examples for c in simulation.population.clients.values()]
-    assert sum(sizes) == 80 and min(sizes) >= 2 and len(set(sizes)) > 1
-    accuracy = run.summary["final"]["accuracy"]
-    # Clients hold unequal test sets, so the weighted mean is another number.
-    assert accuracy["weighted"] != pytest.approx(accuracy["mean"], abs=1e-9)
-
-
-def test_the_optimiser_is_the_configured_one(storage: Storage, left_out: Finished) -> None:
-    adam = ("training.optimizer=adam", "evaluation.local_twins=false")
-    run = storage.run(*SHORT, *LEFT_OUT, *adam)
-    states = [next(iter(one.state().values())) for one in (run, left_out)]
-    assert not np.allclose(*states, atol=1e-4)
 
 
 def test_a_method_that_refuses_novel_classes_is_refused_before_a_run(storage, monkeypatch):

@@ -98,7 +98,7 @@ def exports(run: Finished, sotto: Command, tmp_path: Path) -> dict[str, bytes]:
         command("charges", name, str(tmp_path / name))
         found[f"charges of {name}"] = (tmp_path / name).read_bytes()
     ((last,),) = run.storage.rows("SELECT max(sequence) FROM audit WHERE round_number = 1")
-    for number in range(2, last + 1):
+    for number in (2, last):
         command("audit", "prove", f"{run.run_id}:{number}", "--json")
     command("audit", "head", "--json")
     command("audit", "verify", "--json")

@@ -169,6 +169,7 @@ STEP = 2 * 256.0 / (2**20 - 1)
 SPARE = LARGE - REGULAR.smallest_sum
 
 
+@pytest.mark.slow
 def test_the_sum_is_exact_with_as_many_lost_as_are_tolerated(stores: Path) -> None:
     """1 + ... + 66 = 2,211, less every ninth, which is lost before its upload."""
     assert (LARGE, SPARE) == (66, 7) and 0 < REGULAR.degree < LARGE - 1

@@ -17,7 +17,7 @@ from platform.experiment.resuming import require_same_classes
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.running import known_runs, mark_cells_interrupted
 from storage import DatabaseDamaged
-from tests.trunk._runs import NONE, Storage, opened
+from tests.trunk._runs import NO_POOL, NONE, Storage, opened
 from tests.trunk._tampering import execute, execute_and_rehash
 
 SELF = "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', run_id)"
@@ -113,7 +113,7 @@ class Spoils(SilentObserver):
 
 
 def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage):
-    plain = (NONE, "rounds=1", "evaluation.local_twins=false")
+    plain = (NONE, *NO_POOL, "rounds=1", "evaluation.local_twins=false")
     earlier = storage.run(*plain)
     with opened(storage.create(*plain)) as simulation:
         with pytest.raises(DatabaseDamaged):

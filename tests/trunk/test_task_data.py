@@ -108,18 +108,11 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], said: str):
     [
         (("task.partition.alpha=0.3",), "task.partition.alpha: 0.3"),
         ((KIND("hierarchical_dirichlet"), "task.shots=4"), "task.shots: 4"),
-        ((KIND("iid"), "task.partition.minimum=3"), "task.partition.minimum: 3"),
         ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out"),
         (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological"),
         (("task.domains=[real, sketch, real]",), "task.domains: 'real'"),
-        (("training.optimizer=adam", "training.momentum=0.9"), "training.momentum: 0.9"),
         ((KIND("shared_ratio"),), "task.partition.shared_ratio: null"),
         ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio"),
-        ((KIND("iid"), "task.partition.shared_classes=0.2"), "task.partition.shared_classes: 0.2"),
-        (
-            ("task.partition.slices=rounded", "task.partition.classes_per_client=2"),
-            "task.partition.slices: rounded",
-        ),
     ],
 )
 def test_contradictions_are_refused(overrides: tuple[str, ...], start: str):

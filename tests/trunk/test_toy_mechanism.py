@@ -21,7 +21,7 @@ from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
-from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
+from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings
 from platform.parties.client_state import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.charging import Limits, as_releases, as_row
@@ -45,7 +45,7 @@ from privacy import (
 )
 from storage import InvalidRecordError, LedgerRow
 from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
-from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
+from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise
 from tests.trunk.conftest import MakeStorage
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
@@ -198,33 +198,6 @@ def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
     exposed = dataclasses.replace(TOY_NOISE, entry=central.upload)
     with pytest.raises(UnknownMechanism, match="protects no entry"):
         exposed.build_entry(SETTINGS)
-
-
-@pytest.mark.parametrize("missing", ["protect", "relation"])
-def test_a_mechanism_without_a_part_is_not_built(missing: str):
-    class Partial:
-        def __getattr__(self, name: str) -> Any:
-            if name == missing:
-                raise AttributeError(name)
-            return getattr(build(SETTINGS), name)
-
-    partial = dataclasses.replace(TOY_NOISE, upload=lambda settings: Partial())
-    with pytest.raises(UnknownMechanism, match=f"it has no {missing}"):
-        partial.build_upload(SETTINGS)
-
-
-FULL = dataclasses.replace(
-    SETTINGS, sums=Sums(smallest=5, corrupt=1), steps=Steps(0.5, 0.1, 3, batch_size=8)
-)
-
-
-@pytest.mark.parametrize("mechanism", tuple(BUILT_IN), ids=lambda one: one.name)
-def test_each_is_charged_under_its_own_name(mechanism: Mechanism):
-    settings = dataclasses.replace(FULL, distribution=(*mechanism.distributions, None)[0])
-    training, upload = mechanism.build_training(settings), mechanism.build_upload(settings)
-    charged = upload.facts if training is None else training.facts
-    assert charged.name == mechanism.name
-    assert math.isfinite(upload.client_deviation)
 
 
 # --- the law of the noise -------------------------------------------------------------------------

@@ -58,6 +58,14 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
         (("evaluation.every=4",), "evaluation.every: 4"),
         (("method.experts=4", "pool.minimum=2"), "method.experts: 4"),
         (CLEAR, "secure_aggregation.threshold: 3"),
+        (
+            (
+                *(*NO_POOL, "privacy.mechanism=central_noise"),
+                "secure_aggregation={enabled: false}",
+                "cohort={sampling: poisson, minimum: 1, retries: 0}",
+            ),
+            "cohort.sampling: poisson",
+        ),
         (("task.dataset=digits", "task.domains=null"), "task.test_per_class: 6"),
         (("method.gate=linear", "method.gate_heads=4"), "method.gate_heads: 4"),
         (("method.decoupled_steps=7",), "method.decoupled_steps: 7"),
@@ -67,16 +75,6 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
 def test_what_does_nothing_is_said(storage, overrides, sentence):
     sentences = told(storage, *overrides)
     assert any(one.startswith(sentence) for one in sentences), sentences
-
-
-def test_poisson_cohorts_of_everybody(storage):
-    overrides = (
-        *NO_POOL,
-        *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
-        "cohort={sampling: poisson, minimum: 1, retries: 0}",
-    )
-    assert told(storage, *overrides)[1].startswith("cohort.sampling: poisson")
-    assert len(told(storage, *overrides, "cohort.size=3")) == 1
 
 
 def test_a_pool_that_never_serves_is_refused(storage):

@@ -111,22 +111,17 @@ def test_under_noised_steps_there_is_one_silent_run(storage):
     assert summary["silent"]["noised"] is None and summary["worth_of_sharing"] is not None
 
 
-WITHOUT = "evaluation.local_twins=false"
 SCORES = ("mean", "weighted", "std", "worst", "per_client")
 
 
-def test_no_twin_is_trained(storage, monkeypatch):
+def test_without_twins_their_numbers_are_null_and_all_others_as_ever(
+    plain_run, storage, monkeypatch
+):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("trained a twin")
 
     monkeypatch.setattr(comparisons, "train_twin", refuse)
-    with pytest.raises(AssertionError, match="trained a twin"):
-        storage.run(NONE, "rounds=1")
-    storage.run(NONE, WITHOUT, "rounds=1", "method={name: zero_shot}")
-
-
-def test_its_numbers_are_null_and_all_others_as_ever(plain_run, storage):
-    without = storage.run(NONE, WITHOUT)
+    without = storage.run(NONE, "evaluation.local_twins=false")
     assert without.summary["local"] == {"accuracy": dict.fromkeys(SCORES), "protocol": None}
     assert without.summary["gain_over_local"] is None
     ours, theirs = comparable(without.summary), comparable(plain_run.summary)
