@@ -174,8 +174,8 @@ def test_a_row_a_run_has_the_numbers_of_the_summary(noised_run, plain_run):
     assert row["gain_over_local"] == summary["gain_over_local"]
     assert row["epsilon_server"] == final["epsilon"]["server"]
     assert math.isnan(row["validation"]) and math.isnan(row["worth_of_sharing"])
-    for runs in ("latest", [noised_run.run_id, "latest"]):
-        assert results(noised_run.storage.url, runs=runs)["run"].tolist() == [noised_run.run_id]
+    named = results(noised_run.storage.url, runs=[noised_run.run_id, "latest"])
+    assert named["run"].tolist() == [noised_run.run_id]
     (bare,) = results(plain_run.storage.url).to_dict("records")
     assert math.isinf(bare["epsilon_server"]) and pd.isna(bare["unit"])
 

@@ -88,32 +88,6 @@ def test_each_image_is_prepared_once_in_chunks_and_only_those_that_are_asked_for
     np.testing.assert_allclose(batch, images[:3].mean(axis=(1, 2)), rtol=1e-6)
 
 
-class Reading:
-    """Rows that say how many of them are read at once."""
-
-    def __init__(self, rows):
-        self.rows, self.read = rows, []
-        self.shape, self.dtype = rows.shape, rows.dtype
-
-    def __len__(self):
-        return len(self.rows)
-
-    def __getitem__(self, rows):
-        part = self.rows[rows]
-        self.read.append(len(part))
-        return part
-
-
-def test_rows_on_the_disk_are_read_a_chunk_at_a_time():
-    images, reads = pictures(2 * CHUNK + 5), [CHUNK]
-    for method in (Plain(frozenset({"tokens"})), Keeping()):
-        rows = Reading(tokens_of(images, np.arange(len(images))))
-        kept = prepared(method, images, Encoders(never, lambda *_, rows=rows: rows, never))
-        assert rows.read == reads
-        assert (kept.get("tokens") is rows) == isinstance(method, Plain)
-        reads = [CHUNK, CHUNK, 5]
-
-
 @pytest.mark.parametrize(
     ("needs", "source"), [("features", "files"), ("pixels", "array"), ("tokens", "files")]
 )

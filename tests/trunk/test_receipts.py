@@ -326,29 +326,27 @@ def test_every_client_of_a_run_has_receipts_that_add_up_and_cosigns_heads(receip
     assert len([note for _, note in kept_notes(file) if len(note.signatures) > 1]) == 3
 
 
-class Spoiling(Transport):
-    """Between an honest courier and the clients."""
-
-    def __init__(self, through: Transport) -> None:
-        self.through = through
-
-    def exchange(self, stage: Any, messages: Mapping[ClientId, bytes], deadline: Any) -> Any:
-        spoilt = {client: self.spoilt(message) for client, message in messages.items()}
-        return self.through.exchange(stage, spoilt, deadline)
-
-    def spoilt(self, message: bytes) -> bytes:
-        if not is_enclosed(message):
-            return message
-        inner, receipt = unclose(message)
-        return enclose(inner, receipt[:-1] + bytes([receipt[-1] ^ 1]))
+def spoilt_receipt(message: bytes) -> bytes:
+    if not is_enclosed(message):
+        return message
+    inner, receipt = unclose(message)
+    return enclose(inner, receipt[:-1] + bytes([receipt[-1] ^ 1]))
 
 
 def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> None:
     """Nobody goes on with a coordinator whose log leaves out what they released."""
     with opened(storage.create(OS, "cohort.retries=0", *PLAIN)) as simulation:
-        spoiling = over(simulation, Spoiling(simulation.run.transport))
+        through = simulation.run.transport.exchange
+
+        class Spoiling(Transport):
+            def exchange(
+                self, stage: Any, messages: Mapping[ClientId, bytes], deadline: Any
+            ) -> Any:
+                spoilt = {client: spoilt_receipt(each) for client, each in messages.items()}
+                return through(stage, spoilt, deadline)
+
         with pytest.raises(RunStopped):
-            execute(with_receipts(spoiling), SilentObserver())
+            execute(with_receipts(over(simulation, Spoiling())), SilentObserver())
     run = Finished(storage, simulation.run_id, {})
     for store in stores(run).values():
         assert all("receipt was refused" in f.reason for f in store.failures(run.run_id))

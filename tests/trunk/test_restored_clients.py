@@ -52,15 +52,9 @@ NOISED = (
 
 @dataclass
 class Lost:
-    """A federation after its third round, one of whose clients has a backup of after the first.
+    """A federation of whose first round one client and the coordinator have backups.
 
-    So has the coordinator.
-
-    Attributes:
-        folder: Of all of it.
-        holders: All of them.
-        run_id: The run.
-        spent: What that client had spent when it was lost.
+    `spent` is what that client had spent when it was lost, after the third round.
     """
 
     folder: Path

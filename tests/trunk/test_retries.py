@@ -80,11 +80,6 @@ def rows(storage: Storage) -> list[tuple[Any, ...]]:
     )
 
 
-def charged(storage: Storage, round_number: int, attempt: int) -> set[str]:
-    query = "SELECT pseudonym FROM ledger WHERE round_number = ? AND attempt = ?"
-    return {p for (p,) in storage.rows(query, round_number, attempt)}
-
-
 def aborts(storage: Storage) -> list[dict[str, Any]]:
     query = "SELECT round_number, detail FROM audit WHERE action = 'round.aborted' ORDER BY rowid"
     return [{"round": n, **json.loads(detail)} for n, detail in storage.rows(query)]
@@ -109,7 +104,8 @@ def test_after_uploads_were_asked_for_both_attempts_are_charged(storage: Storage
     drawing = storage.config(OS, *FOUR), client_names(5), 2
     cohorts = [set(draw_cohort(*drawing, attempt)) for attempt in (1, 2)]
     assert [set(transport.keys[2, attempt]) for attempt in (1, 2)] == cohorts
-    assert charged(storage, 2, 1) != charged(storage, 2, 2)
+    query = "SELECT pseudonym FROM ledger WHERE round_number = 2 AND attempt = ? ORDER BY 1"
+    assert storage.rows(query, 1) != storage.rows(query, 2)
     for client in cohorts[0] & cohorts[1]:
         assert transport.keys[2, 1][client] != transport.keys[2, 2][client]
 

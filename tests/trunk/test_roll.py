@@ -85,9 +85,3 @@ def test_a_pseudonym_that_is_no_name_is_not_heard(pseudonym: Any):
     words = {**honest(keys=False), "b": (pseudonym, b"")}
     with pytest.raises(ClientsSilent, match="stage join"):
         call_roll(Saying(words), "run", NAMES)
-
-
-def test_no_two_have_one_pseudonym():
-    words = {**honest(keys=False), "b": ("p-a", b"")}
-    with pytest.raises(RunStopped, match="pseudonym p-a"):
-        call_roll(Saying(words), "run", NAMES)

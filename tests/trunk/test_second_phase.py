@@ -262,7 +262,7 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(place, first):
         for held in (run.folder, simulation.folder):
             with only_process_of(held), pytest.raises(RunBusy, match=held.name):
                 execute(simulation, SilentObserver())
-        assert not kept_of(simulation.run_id, run.folder)
+        assert not any(kept(place, first, simulation.run_id).values())
         everybody = tuple(simulation.population.clients)
         for number in (1, 2):
             protection = simulation.run.terms.protection
@@ -273,10 +273,4 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(place, first):
                     plan, lambda client: {}, lambda asked: [()] * len(asked)
                 )
         assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
-    assert len(kept_of(simulation.run_id, run.folder)) == 5
-
-
-def kept_of(run_id: str, folder: Path) -> list[str]:
-    """Stores that hold something under a run's name."""
-    stores = open_client_stores(stores_of(folder)).stores
-    return [name for name, store in stores.items() if store.committed(run_id) is not None]
+    assert all(kept(place, first, simulation.run_id).values())

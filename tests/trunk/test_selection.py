@@ -207,10 +207,6 @@ def test_the_mean_is_decoded_by_hand() -> None:
     assert how.extras.released_validation(summed) == pytest.approx((1 + 0.3 / 1.5) / 2)
     assert summed.vector.shape == (6,)
     assert Extras().released_validation(summed) is None
-    # Without the option an upload is the same to the bit.
-    vector = np.array([3.0, 4.0])
-    assert Extras().append(vector, None) is vector
-    assert Extras().names == () and Extras().joint_norm(1.7) == 1.7
     # Noise of 7.5 on a coordinate, half of it on the mean of four, and an accuracy is 3 long.
     assert how.extras.released_deviation(7.5 / 2.0) == pytest.approx(7.5 / 2.0 / 3.0)
 
@@ -307,14 +303,12 @@ REFUSED = [
     ((*CARVED, BEST), "best_on_validation would choose"),
     ((*RECORDS, *CARVED, BEST), "valid: last"),
     ((NONE, BEST), "task.validation_share is 0"),
-    (("evaluation.release=noised",), "task.validation_share is 0"),
     ((*RECORDS, *CARVED, "evaluation.release=noised"), "under dp_sgd"),
     (("evaluation.metric_ratio=0.5",), "evaluation.release = none"),
     ((*NOISED, "evaluation.metric_ratio=0"), "evaluation.metric_ratio: 0"),
     (NOISED, "the upload itself"),
     ((*NOISED, "method.name=zero_shot", NO_MASKS), "zero_shot uploads nothing"),
     ((*NO_POOL, *NOISED, BEST, "rounds=1"), "evaluation.every: 1"),
-    ((*NO_POOL, *NOISED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
 ]
 
 

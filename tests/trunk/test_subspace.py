@@ -23,7 +23,6 @@ from platform.parties.profile import expectations_of, require_broadcast
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
-from tests.drawn.domains import draw_folders
 from tests.trunk._audits import NOISE
 from tests.trunk._runs import (
     EVERY_RECORD,
@@ -124,12 +123,7 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
 
 
 @pytest.mark.parametrize(
-    ("settings", "turned"),
-    [
-        (DRAWN, False),
-        pytest.param(INSIDE, False, marks=pytest.mark.slow),
-        pytest.param(INSIDE, True, marks=pytest.mark.slow),
-    ],
+    ("settings", "turned"), [(DRAWN, False), pytest.param(INSIDE, True, marks=pytest.mark.slow)]
 )
 def test_an_interrupted_run_goes_on_with_the_directions_that_were_sent(
     storage, monkeypatch, settings, turned
@@ -172,7 +166,6 @@ DIGITS = "task={dataset: digits, clients: 5}"
     ("overrides", "said"),
     [
         ((RANDOM,), r"privacy\.rank: is needed"),
-        (("privacy.rank=3",), r"privacy\.rank: 3"),
         ((*NO_POOL, RANDOM, "privacy.rank=256"), r"privacy\.rank: 256 .*1 to 255"),
         ((RANDOM, "privacy.rank=3"), r"privacy\.subspace: .*valid: none"),
         (
@@ -180,14 +173,12 @@ DIGITS = "task={dataset: digits, clients: 5}"
             r"privacy\.subspace: text_jacobian .*random",
         ),
         ((*PUBLIC, "public_data=null"), "public_data: null"),
-        ((*PUBLIC, RANDOM), "public_data: .*random"),
         ((*PUBLIC, "public_data.dataset=digits"), r"public_data\.dataset: digits"),
         ((*PUBLIC, "public_data.dataset=homonyms"), "'crane' and not"),
         ((*PUBLIC, DIGITS), r"public_data\.root: null"),
         ((*PUBLIC, DIGITS, "public_data={root: anywhere}"), "federation's own data"),
         ((*PUBLIC, "public_data={per_class: 1}", "privacy.rank=21"), r"privacy\.rank: 21"),
         ((*PUBLIC, "method={name: fedotp, context_tokens: 2}"), "subspace: .*personal state"),
-        ((*PUBLIC, "method={name: coop}"), r"privacy\.subspace: .*valid: none"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overrides, said):
@@ -197,7 +188,6 @@ def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overri
     assert [path.name for path in storage.folder.iterdir()] == ["cache"]
 
 
-CLASSES = ("bird", "car", "chair", "dog", "person")
 MINIMAL = {"name": "run", "method": {"name": "promptfl"}, "training": {"local_steps": 1}}
 PUBLICLY = {"subspace": "public_images", "rank": 4}
 
@@ -267,7 +257,6 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
     "change",
     [
         lambda sent: {**sent, BASIS: sent[BASIS][:-1]},
-        lambda sent: {**sent, BASIS: sent[BASIS].T.copy()},
         lambda sent: {**sent, BASIS: sent[BASIS].astype(np.float64)},
         lambda sent: {name: array for name, array in sent.items() if name != BASIS},
         lambda sent: {name: array for name, array in sent.items() if name != ORIGIN},
@@ -294,14 +283,3 @@ def test_a_federation_whose_server_has_another_model_ends_without_an_upload(stor
         with pytest.raises(RunStopped):
             execute(simulation, SilentObserver())
     assert trained == []
-
-
-def test_the_federations_own_folder_is_refused_by_another_name(storage: Storage, tmp_path):
-    own = draw_folders(tmp_path / "own", ("photo",), CLASSES, per_class=6)
-    public = tmp_path / "link"
-    public.symlink_to(own, target_is_directory=True)
-    mine = f"task={{dataset: folders, clients: 2, shots: 2, partition: {{kind: iid}}, root: {own}}}"
-    apart = ("cohort={}", "secure_aggregation={}")
-    named = f"public_data={{root: {public}}}"
-    with pytest.raises(ConfigError, match=r"public_data\.root: .*federation's own data"):
-        storage.create(*PUBLIC, mine, *apart, named)
