@@ -85,6 +85,13 @@ def test_counts_are_free_where_a_client_is_replaced_and_paid_for_where_it_comes_
     assert any("private experts:" in words for words in warnings_of(done.summary))
 
 
+@pytest.mark.slow
+def test_the_noise_is_calibrated_for_counts_too(storage: Storage):
+    comes = ("privacy.relation=add_or_remove_one", "privacy.target_epsilon=8.0")
+    done = storage.run(*GROUPED, DISTRIBUTED, *comes)
+    assert 7.9 < done.summary["final"]["epsilon"]["observer"] <= 8.0
+
+
 def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch):
     force(monkeypatch, FORCED)
     with opened(storage.create(*GROUPED, BARE, "rounds=1")) as simulation:

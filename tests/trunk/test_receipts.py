@@ -50,7 +50,7 @@ from platform.wire.receipt_messages import (
     is_enclosed,
     unclose,
 )
-from platform.wire.transport import ClientId, Transport
+from platform.wire.transport import Transport
 from privacy import Authentication
 from privacy.transparency import (
     Checkpoint,
@@ -339,9 +339,7 @@ def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> N
         through = simulation.run.transport.exchange
 
         class Spoiling(Transport):
-            def exchange(
-                self, stage: Any, messages: Mapping[ClientId, bytes], deadline: Any
-            ) -> Any:
+            def exchange(self, stage: Any, messages: Any, deadline: Any) -> Any:
                 spoilt = {client: spoilt_receipt(each) for client, each in messages.items()}
                 return through(stage, spoilt, deadline)
 
