@@ -415,7 +415,9 @@ def flip_a_signature(run: Finished) -> None:
 LEAF = "UPDATE leaves SET hash = zeroblob(32) WHERE position = 3"
 REHASHED = """UPDATE audit SET detail = replace(detail, 'replace_one', 'add_or_remove_one')
 WHERE action = 'release.reserved'"""
+CLAIM = "UPDATE ledger SET standard_deviation = standard_deviation * 2"
 SPOILT: dict[str, tuple[Callable[[Finished], object], int]] = {
+    "half of the claim": (lambda run: execute(run.storage.file, CLAIM), 1),
     "rewritten with new hashes": (lambda run: execute_and_rehash(run.storage.file, REHASHED), 1),
     "without heads": (lambda run: heads_file(run.storage.file).unlink(), 1),
     "another signature": (flip_a_signature, 1),

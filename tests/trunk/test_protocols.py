@@ -19,7 +19,7 @@ from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
-NO_MASKS = "secure_aggregation.enabled=false"
+NO_MASKS = "secure_aggregation={enabled: false}"
 SHORT = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", NO_MASKS)
 TO_NOVEL = ("evaluation.protocol=base_to_novel",)
 LEFT_OUT = (

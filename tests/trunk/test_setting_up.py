@@ -62,8 +62,8 @@ def test_a_second_run_on_the_same_data_adds_to_the_first(storage, monkeypatch):
 
 def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:
     """A coordinator that has lost its books asks; no client takes part, none writes a row."""
-    limit = budget(gaussian_epsilon(4.0, 2) + 1e-3)
-    storage.run(*TWO_RUNS, limit)
+    given = (*TWO_RUNS, "secure_aggregation.enabled=true", budget(gaussian_epsilon(4.0, 2) + 1e-3))
+    storage.run(*given)
     for path in storage.folder.glob("sotto.db*"):
         path.unlink()
     (file,) = (storage.folder / "clients").rglob("*.db")
@@ -74,7 +74,7 @@ def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:
             return [n for (n,) in connection.execute(query)]
 
     assert rows() == [2] * 5
-    with opened(storage.create(*TWO_RUNS, limit)) as simulation:
+    with opened(storage.create(*given)) as simulation:
         with pytest.raises(RunStopped, match="round 1"):
             execute(simulation, SilentObserver())
     assert rows() == [2] * 5

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from platform.errors import ConfigError
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.submitting import cluster_of, command_of, dask_jobs, submit_cells
 from tests.trunk._runs import NONE, SMALL
@@ -173,3 +174,10 @@ def test_what_is_refused(case, small, place, sotto):
     answer = sotto("sweep", small, *arguments, "--output", str(place.parent))
     assert answer.code == 2 and message in answer.err
     assert [path.name for path in place.iterdir()] == ["cache"]
+
+
+def test_cells_that_share_clients_are_refused(small, place):
+    settings = ("privacy.lifetime_budget=9", "rounds=1")
+    grid = build_grid(SweepRequest(configs=(small,), settings=settings))
+    with pytest.raises(ConfigError, match=r"privacy\.lifetime_budget"):
+        submit_cells(grid.cells, Told(), {}, folder=None, jobs=2, place=place)

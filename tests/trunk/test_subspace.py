@@ -153,7 +153,7 @@ def test_an_interrupted_run_goes_on_with_the_directions_that_were_sent(
 def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
     config = storage.config(*DRAWN, *NOISE, mechanism)
     run = plan_run(config, SilentObserver(), Surroundings())
-    (found,) = audit_run(AuditPlan(run, 200), lambda *_, **__: None)
+    (found,) = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
     assert found.channel == "sum" and found.passed and found.result.is_tight
 
 
