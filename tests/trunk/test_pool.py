@@ -22,6 +22,7 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import Neighbours, ResidentPool
 from platform.wire.codec import encode_arrays
 from platform.wire.layout import handle
+from platform.wire.transport import Transport
 from storage import DatabaseDamaged, PoolEntry
 from tests._linking import SIGNIFICANCE, Watcher, chance
 from tests.trunk._runs import FIXED, OS, Finished, opened, over
@@ -225,21 +226,17 @@ def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
             super().__init__(*args)
             made.append(weakref.ref(self))
 
-    class Watching:
-        def __init__(self, transport):
-            self.transport = transport
-
-        def __getattr__(self, name):
-            return getattr(self.transport, name)
-
-        def exchange(self, *args):
-            alive.append(sum(one() is not None for one in made))
-            return self.transport.exchange(*args)
-
     monkeypatch.setattr(attempts, "ResidentPool", Watched)
     alone = ("evaluation.local_twins=false", "rounds=2", NO_MASKS)
     with opened(storage.create("privacy.mechanism=none", *alone)) as simulation:
-        execute(over(simulation, Watching(simulation.run.transport)), SilentObserver())
+        through = simulation.run.transport.exchange
+
+        class Watching(Transport):
+            def exchange(self, *args):
+                alive.append(sum(one() is not None for one in made))
+                return through(*args)
+
+        execute(over(simulation, Watching()), SilentObserver())
     # None in the first round, in which nobody has an entry yet.
     assert len(made) == 1
     assert alive and not any(alive)

@@ -14,7 +14,6 @@ from platform.bootstrap import Surroundings, create_run
 from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
-from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
@@ -89,13 +88,3 @@ def test_a_method_that_refuses_novel_classes_is_refused_before_a_run(storage, mo
     with pytest.raises(ConfigError, match=r"evaluation\.protocol: base_to_novel .* 'base'"):
         create_run(storage.config(*overrides), SilentObserver(), Surroundings())
     assert not storage.file.exists()
-
-
-@pytest.mark.slow
-def test_execute_measures_twins_by_the_same_protocol(storage, monkeypatch):
-    """Without sharing, a run and its twins are the same training: the same numbers throughout."""
-    overrides = (NONE, "method.name=coop", "method.context_tokens=2", "rounds=1")
-    with opened(storage.create(*overrides, *TO_NOVEL, "cohort.dropout_rate=0")) as simulation:
-        summary = execute(simulation, SilentObserver())
-    assert summary["final"]["protocol"] == summary["local"]["protocol"]
-    assert summary["gain_over_local"] == 0.0

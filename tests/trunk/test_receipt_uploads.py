@@ -35,7 +35,7 @@ from privacy import Authentication
 from storage import ClientStore, SessionRecord
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder
 from tests.trunk._runs import OS, Finished, Storage, command_line, crashed, opened, over
-from tests.trunk.test_receipts import exact, stores, two_rounds, with_receipts
+from tests.trunk.test_receipts import PLAIN, exact, stores, two_rounds, with_receipts
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "receipts"
 SENT = UploadDigest(1, 1, hashlib.sha256(b"what was sent").digest())
@@ -141,7 +141,6 @@ def digest(upload: bytes) -> bytes:
 
 
 Heard = dict[str, dict[int, bytes]]
-ALONE = "evaluation.local_twins=false"
 
 
 def listened(simulation: Simulation, heard: Heard) -> Simulation:
@@ -164,7 +163,7 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
     """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
-    with opened(storage.create(OS, ALONE)) as simulation:
+    with opened(storage.create(OS, *PLAIN)) as simulation:
         summary = execute(listened(simulation, uploads), SilentObserver())
     return Finished(storage, simulation.run_id, summary), uploads
 
@@ -193,7 +192,7 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
 @pytest.mark.slow
 def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
-    simulation = listened(storage.create(OS, ALONE), heard)
+    simulation = listened(storage.create(OS, PLAIN[0]), heard)
     crashed(monkeypatch, simulation, Client, "_disclose", 7, after=True)
     with opened(storage.reopen(simulation.run_id)) as simulation:
         summary = execute(listened(simulation, heard), SilentObserver())

@@ -51,15 +51,3 @@ def test_what_is_no_text_is_escaped(text, shown):
 def test_nothing_that_a_terminal_obeys_is_left(text):
     kinds = {unicodedata.category(character) for character in printable(text)}
     assert not kinds & {"Cc", "Cf", "Cs", "Zl", "Zp"}
-
-
-@pytest.mark.parametrize("error", [False, True])
-def test_lines_and_cells_show_escapes(capsys, error):
-    out = console(error=error)
-    out.print("first\nsecond \x1b[31m")
-    out.print(table("title \x1b[1m", ("a \x1b[1m",), [("cell \x1b]0;t\x07",)]))
-    captured = capsys.readouterr()
-    shown = captured.err if error else captured.out
-    assert "\x1b" not in shown and "\x07" not in shown
-    assert shown.startswith("first\nsecond \\x1b[31m\n")
-    assert r"cell \x1b]0;t\x07" in shown
