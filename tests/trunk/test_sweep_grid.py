@@ -149,7 +149,8 @@ def test_lists_of_seeds_and_names():
 
 def test_a_pool_that_no_cell_could_serve_is_refused_with_the_grid():
     """It was refused once the sweep had come to that cell, hours later."""
-    with pytest.raises(ConfigError, match=r"method\.experts=9\): pool\.minimum: .*20 entries.*at most 6"):
+    said = r"method\.experts=9\): pool\.minimum: .*20 entries.*at most 6"
+    with pytest.raises(ConfigError, match=said):
         grid_of("method.experts=1,2,9", "task.clients=6", methods=("pfedmoap",))
     assert len(grid_of("method.experts=1,2", "task.clients=6", methods=("pfedmoap",)).cells) == 2
     with pytest.raises(ConfigError, match=r"pm_moe, seed 0\): task.clients: 1"):
