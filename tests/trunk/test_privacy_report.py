@@ -90,8 +90,8 @@ def test_the_odds_are_worked_out_from_the_ledger_alone_and_rounded_up(honest_run
     z = honest_run.noise_multiplier
     epsilon = gaussian_epsilon(z, 2)
     expected = 100 * (math.exp(epsilon) + 1e-5) / (math.exp(epsilon) + 1)
-    for name, figure in report_of(honest_run).odds:
-        assert figure is not None and name in ("server", "peers", "observer")
+    for _, figure in report_of(honest_run).odds:
+        assert figure is not None
         assert figure.value == pytest.approx(expected, rel=1e-9)
         # Two decimals, never less than the truth.
         assert float(figure.text) >= expected > float(figure.text) - 0.01
@@ -118,9 +118,8 @@ def test_seeded_noise_is_said_to_protect_nobody_in_the_sentence_itself(noised_ru
     said = [s for s in sentences(section(report, "odds")) if s.startswith("Against ")]
     assert len(said) == 3 and all("nobody is protected" in line for line in said)
     assert not any("at most 99.97 are with it" in line for line in said)
-    stands = answers(report)
-    assert stands["Models memorise"][0] == stands["The trust that is assumed does not hold"][0]
-    assert stands["Models memorise"][0] == "hazard"
+    for hazard in ("Models memorise", "The trust that is assumed does not hold"):
+        assert answers(report)[hazard][0] == "hazard"
 
 
 def test_epsilons_are_those_of_the_run_and_of_the_formula(honest_run: Finished) -> None:

@@ -117,11 +117,10 @@ def test_pictures_say_in_words_what_they_show_and_do_not_count_on_colour(report,
         assert picture.attributes["role"] == "img" and picture.attributes["aria-labelledby"]
     titles = [t.text for t in page.named("title") if "svg" in t.inside]
     assert titles == [f"{plot.title}. {plot.says}" for plot in plots]
-    lines = page.named("polyline")
-    dashes = [t.attributes["stroke-dasharray"] for t in lines]
-    assert len(lines) == 3 and set(dashes) == {"none", "8 5"}
-    said = [t.text for t in page.named("text")]
-    assert "mean over clients" in said and "worst client" in said and "limit 8" in said
+    dashes = [t.attributes["stroke-dasharray"] for t in page.named("polyline")]
+    assert len(dashes) == 3 and set(dashes) == {"none", "8 5"}
+    said = {t.text for t in page.named("text")}
+    assert {"mean over clients", "worst client", "limit 8"} <= said
 
 
 @pytest.mark.slow

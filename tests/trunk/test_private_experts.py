@@ -269,22 +269,19 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     assert found[0].passed and not found[1].passed
 
 
-MASKS_OFF = "secure_aggregation.enabled=false"
-FEW, MANY = "pool={kind: groups}", "pool={kind: groups, experts: 6}"
-OWN = "pool={kind: groups, experts: 2, noise: independent}"
-COUNTED = "pool={kind: groups, experts: 2, count_ratio: 0.5}"
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ((FEW,), r"pool\.experts: is needed"),
-        ((MANY,), r"pool\.experts: 6 "),
-        ((OWN,), r"pool\.noise: independent"),
-        ((*GROUPED, CENTRAL, MASKS_OFF), r"secure_aggregation\.enabled: false"),
+        (("pool={kind: groups}",), r"pool\.experts: is needed"),
+        (("pool={kind: groups, experts: 6}",), r"pool\.experts: 6 "),
+        ((POOL, "pool.noise=independent"), r"pool\.noise: independent"),
+        (
+            (*GROUPED, CENTRAL, "secure_aggregation.enabled=false"),
+            r"secure_aggregation\.enabled: false",
+        ),
         ((*GROUPED, "privacy.mechanism=upload_noise"), r"privacy\.mechanism: upload_noise"),
         ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd"),
-        ((*GROUPED, BARE, COUNTED), r"pool\.count_ratio: 0\.5"),
+        ((*GROUPED, BARE, "pool.count_ratio=0.5"), r"pool\.count_ratio: 0\.5"),
         ((*GROUPED, CENTRAL, "method={name: fedpgp}"), r"pool\.kind: groups is for"),
     ],
 )

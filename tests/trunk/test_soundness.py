@@ -62,14 +62,10 @@ def test_what_no_loader_may_say_is_refused(monkeypatch, changes, words):
     assert "\n" not in message
 
 
-ONE_HELD_OUT = (
-    *("task.held_out_domain=one", "evaluation.protocol=leave_one_domain_out"),
-    *("task.clients=1", "cohort.minimum=1"),
-)
-
-
 def test_clients_own_images_need_not_be_of_every_class(monkeypatch: pytest.MonkeyPatch):
     """That one client has lost its last image of a class must not end the run of all others."""
     given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
-    (client,) = load(*ONE_HELD_OUT, "task.partition.kind=domain").clients
+    held_out = ("task.held_out_domain=one", "evaluation.protocol=leave_one_domain_out")
+    alone = ("task.clients=1", "cohort.minimum=1", "task.partition.kind=domain")
+    (client,) = load(*held_out, *alone).clients
     assert len(client.train) == 3

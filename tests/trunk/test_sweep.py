@@ -34,7 +34,6 @@ from platform.sweeping.running import (
 )
 from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
 
-OPTIONS = ("--set", NONE, "--set", "rounds=1")
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")
 CHEAP = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
 
@@ -244,7 +243,8 @@ def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
         return tuple(map(answer, cells))
 
     monkeypatch.setattr("platform.cli.sweep.run_cells", workers)
-    told = sotto("sweep", small, "--seed", "0,1", *OPTIONS, "--output", str(tmp_path / "out"))
+    options = ("--seed", "0,1", "--set", NONE, "--output", str(tmp_path / "out"))
+    told = sotto("sweep", small, *options)
     assert told.code == 1
     failed, count = told.err.splitlines()
     assert "seed 1): task.root" in failed and "1 of 2" in count

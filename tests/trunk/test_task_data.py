@@ -7,7 +7,6 @@ import pytest
 
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
-from platform.data.partition import ClientIndices
 from platform.errors import ConfigError
 from platform.sweeping.grid import identity
 from tests.trunk._networks import PIXELS
@@ -121,15 +120,11 @@ def test_contradictions_are_refused(overrides: tuple[str, ...], start: str):
     assert str(caught.value).startswith(start)
 
 
-def domains_of(data: TaskData, clients: tuple[ClientIndices, ...]) -> list[set[int]]:
-    return [set(data.dataset.train.domains[client.train].tolist()) for client in clients]
-
-
 def test_new_clients_are_the_last_of_each_domain():
     data = load(*SPLIT, "task.clients=4", "task.new_clients=2", "task.validation_share=0.2")
-    assert domains_of(data, data.clients) == [{0}, {0}, {1}, {1}]
-    assert domains_of(data, data.new_clients) == [{0}, {1}]
     everybody = (*data.clients, *data.new_clients)
+    domains = [set(data.dataset.train.domains[client.train].tolist()) for client in everybody]
+    assert domains == [{0}, {0}, {1}, {1}, {0}, {1}]
     rows = np.concatenate([[*client.train, *client.validation] for client in everybody])
     assert len(rows) == len(set(rows.tolist())) == 240
 

@@ -71,8 +71,7 @@ def test_a_run_whose_messages_come_late_and_in_any_order(storage, reference):
 
 @dataclasses.dataclass
 class Deaf:
-    """Hears nothing of one client at one stage, for some times, or hears garbage; its message may
-    have reached the client all the same."""
+    """Hears nothing of one client at one stage, for some times, or garbage."""
 
     within: InProcessTransport
     stage: Stage
