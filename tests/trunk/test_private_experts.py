@@ -269,6 +269,9 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     assert found[0].passed and not found[1].passed
 
 
+MASKS_OFF = "secure_aggregation.enabled=false"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
