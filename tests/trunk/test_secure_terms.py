@@ -97,7 +97,8 @@ def test_what_withstands_nothing_is_refused(clients, section, words):
         secure_terms(configured(clients, **section))
 
 
-@pytest.mark.parametrize(("clients", "rate"), [(66, 0.0), (83, 0.07), (66, 0.13), (120, 0.29)])
+@pytest.mark.parametrize("clients", [66, 83, 120])
+@pytest.mark.parametrize("rate", [0.0, 0.07, 0.13, 0.29])
 def test_simulated_losses_are_always_tolerated(clients: int, rate: float) -> None:
     """Else every round would be lost, however the shares round to whole clients."""
     config = configured(clients, cohort={"dropout_rate": rate})
