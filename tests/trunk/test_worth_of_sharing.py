@@ -114,18 +114,22 @@ def test_under_noised_steps_there_is_one_silent_run(storage):
 SCORES = ("mean", "weighted", "std", "worst", "per_client")
 
 
-def test_without_twins_their_numbers_are_null_and_all_others_as_ever(
-    plain_run, storage, monkeypatch
+def test_one_seed_gives_one_run_and_its_noise_and_twins_change_no_other_number(
+    noised_run, storage, monkeypatch
 ):
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("trained a twin")
 
     monkeypatch.setattr(comparisons, "train_twin", refuse)
-    without = storage.run(NONE, "evaluation.local_twins=false")
+    without = storage.run("evaluation.local_twins=false")
+    assert without.run_id != noised_run.run_id
     assert without.summary["local"] == {"accuracy": dict.fromkeys(SCORES), "protocol": None}
     assert without.summary["gain_over_local"] is None
-    ours, theirs = comparable(without.summary), comparable(plain_run.summary)
+    ours, theirs = comparable(without.summary), comparable(noised_run.summary)
     assert list(ours) == list(theirs)
     for name in ("local", "gain_over_local"):
         assert ours.pop(name) != theirs.pop(name)
     assert ours == theirs
+    assert without.state().keys() == noised_run.state().keys()
+    for name, array in noised_run.state().items():
+        np.testing.assert_array_equal(array, without.state()[name])
