@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from methods import PoolPolicy
 from platform.config import load_config
 from platform.protection.building import protect_run
 from privacy import Release, ReleaseKey, epsilons
@@ -21,11 +22,18 @@ TOTALS = {
 }
 
 
+class Pooled(Numbered):
+    """Puts into the pool what it uploads, as the preset's method does."""
+
+    def pool_policy(self):
+        return PoolPolicy(self.shared_spec(), 3)
+
+
 def row_of(relation: str) -> Release:
     """What one client's ledger holds after a round of the shipped configuration."""
     config = load_config(Path("published-preset"), [f"privacy.relation={relation}"])
-    # A row does not depend on what a method's tensors are.
-    protection = protect_run(config, Numbered()).protection
+    # A row does not depend on how many numbers a method shares.
+    protection = protect_run(config, Pooled()).protection
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
     (found,) = protection.releases(ReleaseKey(round_number=1, **key))
     assert found.relation == relation
