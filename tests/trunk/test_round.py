@@ -117,9 +117,6 @@ def mean_of(*numbers: int) -> list[float]:
     return [sum(n * n for n in numbers) / sum(numbers), -1.0]
 
 
-# --- the sum ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
 def test_a_round_by_hand(stores, setting):
     """(1 + 4 + 9 + 16 + 25) / 15 = 11/3."""
@@ -144,9 +141,6 @@ def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert outcome.entries == ()
     assert "entry is missing" in str(outcome.entries_void)
-
-
-# --- too few ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -179,8 +173,6 @@ def test_the_minimum_under_masks(stores):
     with pytest.raises(RoundAborted, match=r"at least 5|minimum"):
         play(Counting(), data(), stores, setting)
 
-
-# --- hostile answers ----------------------------------------------------------------------------
 
 GARBLED: dict[str, Spoil] = {
     "silence": lambda client, answer: Dropout("gone"),
@@ -243,9 +235,6 @@ def test_an_answer_of_a_client_that_was_not_asked_is_ignored(stores):
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0])
 
 
-# --- pool entries -------------------------------------------------------------------------------
-
-
 def with_entry(handle: bytes | None = None, **arrays: np.ndarray) -> Spoil:
     def change(client: str, answer: bytes) -> bytes:
         frame = decode_frame(answer)
@@ -302,9 +291,6 @@ def test_a_single_survivor_has_no_entry(stores):
     outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == ("client-0",)
     assert outcome.entries == () and "single entry" in str(outcome.entries_void)
-
-
-# --- the client's side --------------------------------------------------------------------------
 
 
 @pytest.fixture

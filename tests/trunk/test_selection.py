@@ -101,8 +101,6 @@ def test_under_noise_only_what_was_released_chooses(storage: Storage) -> None:
         assert choice(config, documents) == best
 
 
-# --- validation in a run --------------------------------------------------------------------------
-
 ALONE = "evaluation.local_twins=false"
 EXACT = (NONE, *NO_POOL, *CARVED, BEST, ALONE, "evaluation.protocol=base_to_novel")
 
@@ -142,8 +140,6 @@ def test_the_best_round_of_a_run(chosen: Finished, sotto: Command) -> None:
     shown = sotto("report", chosen.run_id, "--storage", chosen.storage.url).out
     assert f"{100 * best['validation']:.1f}% validation" in " ".join(shown.split())
 
-
-# --- what an upload carries -----------------------------------------------------------------------
 
 SPEC = {"a": TensorSpec((6,))}
 ZERO = {"a": np.zeros(6, np.float32)}
@@ -211,8 +207,6 @@ def test_the_mean_is_decoded_by_hand() -> None:
     assert how.extras.released_deviation(7.5 / 2.0) == pytest.approx(7.5 / 2.0 / 3.0)
 
 
-# --- noised means of a run ------------------------------------------------------------------------
-
 CENTRE = "privacy.mechanism=central_noise"
 SHARED = "privacy.mechanism=distributed_noise"
 POOL = ("pool.noise=independent", "pool.minimum=2")
@@ -261,9 +255,6 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
         assert row.standard_deviation == pytest.approx(8.0 * math.sqrt(1.29))
 
 
-# --- the audit ------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def audit(make_storage: MakeStorage) -> Auditor:
     config = make_storage("audit-selection").config(*NO_POOL, *CARVED)
@@ -295,8 +286,6 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(audit, monkeypatch
     verdict = audit(*NO_POOL, *NOISE, *whole, canaries=1500)["sum"]
     assert not verdict.result.passed
 
-
-# --- refused --------------------------------------------------------------------------------------
 
 NO_MASKS = "secure_aggregation.enabled=false"
 REFUSED = [

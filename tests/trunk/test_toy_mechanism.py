@@ -138,9 +138,6 @@ def test_the_audit_judges_it(storage):
     assert audit_failing(plan).passed
 
 
-# --- what does not know it ------------------------------------------------------------------------
-
-
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storage):
     with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise'") as refused:
         storage.config(*TOY)
@@ -198,9 +195,6 @@ def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
     exposed = dataclasses.replace(TOY_NOISE, entry=central.upload)
     with pytest.raises(UnknownMechanism, match="protects no entry"):
         exposed.build_entry(SETTINGS)
-
-
-# --- the law of the noise -------------------------------------------------------------------------
 
 
 class Laplace(NoiseLaw):
@@ -268,9 +262,6 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Stora
     (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
     assert not verdict.passed
     assert any("not normal" in reason for reason in verdict.reasons)
-
-
-# --- in the ledger --------------------------------------------------------------------------------
 
 
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
