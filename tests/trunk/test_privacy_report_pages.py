@@ -217,6 +217,7 @@ def test_without_its_library_no_pdf_is_made(sotto, noised_run, monkeypatch, tmp_
     [
         (("--format", "pdf"), "--output: is missing"),
         (("--format", "html", "--json"), "--json: prints"),
+        (("--compare", "latest"), "--compare: "),
         (("--format", "html", "--output", "/proc/none/report.html"), "cannot be written"),
     ],
 )

@@ -201,6 +201,7 @@ def test_the_clients_own_images_are_not_public(tmp_path, how):
         (("task={dataset: digits}",), {}, "public_data: null names"),
         ((), {"dataset": "digits"}, r"public_data\.dataset: digits has"),
         ((), {"dataset": "homonyms"}, "label 0 is 'crane'"),
+        ((), {"dataset": "gone"}, r"public_data\.dataset: 'gone' is unknown"),
         ((), {"dataset": "pacs", "root": "nowhere"}, r"public_data\.root: pacs needs"),
     ],
 )

@@ -135,6 +135,7 @@ def test_scaffolds_first_round_is_that_of_its_own_rate(storage: Storage) -> None
         ("schedule={gamma: 0.5}", "schedule.gamma: 0.5"),
         ("schedule={kind: cosine, rounds: 2}", "schedule.rounds: 2"),
         ("schedule={warm_up_rounds: 3}", "schedule.warm_up_rounds: 3"),
+        ("schedule={warm_up_factor: 0.5}", "schedule.warm_up_factor: 0.5"),
         ("schedule={kind: exponential, gamma: 1.0e-20}", "schedule.gamma: 1e-20"),
     ],
 )

@@ -84,6 +84,7 @@ def test_a_threshold_or_complete_keeps_the_complete_graph_and_a_minimum_binds_on
     ("clients", "section", "words"),
     [
         (10, {"adversary": "active"}, "enrolment: "),
+        (10, {"adversary": "active", "enabled": False}, "adversary: active .*enabled"),
         (10, {**ACTIVE, "threshold": 5}, "threshold: 5.*6 to 10"),
         (10, {**ACTIVE, "threshold": 7, "corrupt": 4}, "threshold: 7.*8 to 10"),
         (10, {**ACTIVE, "graph": "k_regular"}, "graph: k_regular"),

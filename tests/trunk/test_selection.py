@@ -292,6 +292,7 @@ REFUSED = [
     ((*CARVED, BEST), "best_on_validation would choose"),
     ((*RECORDS, *CARVED, BEST), "valid: last"),
     ((NONE, BEST), "task.validation_share is 0"),
+    (("evaluation.release=noised",), "task.validation_share is 0"),
     ((*RECORDS, *CARVED, "evaluation.release=noised"), "under dp_sgd"),
     (("evaluation.metric_ratio=0.5",), "evaluation.release = none"),
     ((*NOISED, "evaluation.metric_ratio=0"), "evaluation.metric_ratio: 0"),

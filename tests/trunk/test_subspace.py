@@ -166,6 +166,7 @@ DIGITS = "task={dataset: digits, clients: 5}"
     ("overrides", "said"),
     [
         ((RANDOM,), r"privacy\.rank: is needed"),
+        (("privacy.rank=3",), r"privacy\.rank: 3"),
         ((*NO_POOL, RANDOM, "privacy.rank=256"), r"privacy\.rank: 256 .*1 to 255"),
         ((RANDOM, "privacy.rank=3"), r"privacy\.subspace: .*valid: none"),
         (
@@ -173,6 +174,7 @@ DIGITS = "task={dataset: digits, clients: 5}"
             r"privacy\.subspace: text_jacobian .*random",
         ),
         ((*PUBLIC, "public_data=null"), "public_data: null"),
+        ((*PUBLIC, RANDOM), "public_data: .*random"),
         ((*PUBLIC, "public_data.dataset=digits"), r"public_data\.dataset: digits"),
         ((*PUBLIC, "public_data.dataset=homonyms"), "'crane' and not"),
         ((*PUBLIC, DIGITS), r"public_data\.root: null"),

@@ -111,6 +111,7 @@ def test_every_other_key_is_part_of_what_a_run_is():
         ({"settings": ("task.shots=1,1",)}, "'1' is given twice"),
         ({"settings": ("seed=1",)}, "use --seed"),
         ({"settings": ("method={name: coop}",)}, "use --method"),
+        ({"settings": ("name=a",)}, "--set: 'name'"),
         ({"method_settings": ("promptfl:method={name: coop}",)}, "--for: 'method'"),
         ({"settings": ("training.learning_rate=0.1,1.0e-1",)}, "the same run"),
         (

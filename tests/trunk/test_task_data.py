@@ -107,6 +107,8 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], said: str):
     [
         (("task.partition.alpha=0.3",), "task.partition.alpha: 0.3"),
         ((KIND("hierarchical_dirichlet"), "task.shots=4"), "task.shots: 4"),
+        ((KIND("iid"), "task.partition.minimum=3"), "task.partition.minimum: 3"),
+        ((KIND("iid"), "task.partition.shared_classes=0.2"), "task.partition.shared_classes: 0.2"),
         ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out"),
         (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological"),
         (("task.domains=[real, sketch, real]",), "task.domains: 'real'"),

@@ -56,6 +56,7 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
         (("task.root=/my/images",), "task.root: /my/images"),
         (("cohort.dropout_rate=0.05",), "cohort.dropout_rate: 0.05"),
         (("evaluation.every=4",), "evaluation.every: 4"),
+        ((*NO_POOL, "pool.minimum=3"), "pool.minimum: 3"),
         (("method.experts=4", "pool.minimum=2"), "method.experts: 4"),
         (CLEAR, "secure_aggregation.threshold: 3"),
         (
