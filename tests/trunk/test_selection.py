@@ -299,6 +299,8 @@ REFUSED = [
     (NOISED, "the upload itself"),
     ((*NOISED, "method.name=zero_shot", NO_MASKS), "zero_shot uploads nothing"),
     ((*NO_POOL, *NOISED, BEST, "rounds=1"), "evaluation.every: 1"),
+    ((*NO_POOL, *NOISED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
+    ((NONE, *CARVED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
 ]
 
 

@@ -112,6 +112,7 @@ def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], said: str):
         ((KIND("domain"), LEAVING), "evaluation.protocol: leave_one_domain_out"),
         (("task.held_out_domain=real", LEAVING), "task.partition.kind: pathological"),
         (("task.domains=[real, sketch, real]",), "task.domains: 'real'"),
+        (("training.optimizer=adam", "training.momentum=0.9"), "training.momentum: 0.9"),
         ((KIND("shared_ratio"),), "task.partition.shared_ratio: null"),
         ((*SHARED, "evaluation.protocol=base_to_novel"), "task.partition.kind: shared_ratio"),
     ],
