@@ -8,18 +8,19 @@ import math
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from methods import LocalResult
+from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.parties import totality
 from platform.parties.client import Client
-from platform.parties.profile import expectations_of, require_broadcast
+from platform.parties.profile import as_sent, expectations_of, require_broadcast
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
@@ -292,3 +293,13 @@ def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overri
     with pytest.raises(ConfigError, match=said):
         storage.create(*overrides)
     assert not storage.file.exists()
+
+
+def test_a_broadcast_for_one_client_is_not_common():
+    view = ClientView({"context": np.zeros((2, 4), np.float32)}, own=3)
+    for visibility, common in (("aggregate_only", True), ("per_client", False)):
+        profile = SimpleNamespace(method=SimpleNamespace(visibility=Visibility(visibility)))
+        sent = as_sent(profile, view)
+        assert sent.is_common is common
+        assert (sent.broadcast, sent.own) == (view.broadcast, 3)
+    assert not view.is_common

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from methods import PoolPolicy
+from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import load_config
 from platform.protection.building import protect_run
+from platform.rounds.observing import SilentObserver
 from privacy import Release, ReleaseKey, epsilons
-from tests.trunk._secure import Numbered
 
 TOTALS = {
     # Relation, then rounds: computed with another library (dp_accounting 0.6, PLD).
@@ -22,18 +22,16 @@ TOTALS = {
 }
 
 
-class Pooled(Numbered):
-    """Puts into the pool what it uploads, as the preset's method does."""
+@pytest.fixture(scope="module")
+def base(make_storage) -> RunPlan:
+    config = load_config(Path("published-preset"), [f"storage.url={make_storage('published').url}"])
+    return plan_run(config, SilentObserver(), Surroundings())
 
-    def pool_policy(self):
-        return PoolPolicy(self.shared_spec(), 3)
 
-
-def row_of(relation: str) -> Release:
+def row_of(base: RunPlan, relation: str) -> Release:
     """What one client's ledger holds after a round of the shipped configuration."""
     config = load_config(Path("published-preset"), [f"privacy.relation={relation}"])
-    # A row does not depend on how many numbers a method shares.
-    protection = protect_run(config, Pooled()).protection
+    protection = protect_run(config, base.learning.method).protection
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
     (found,) = protection.releases(ReleaseKey(round_number=1, **key))
     assert found.relation == relation
@@ -41,8 +39,8 @@ def row_of(relation: str) -> Release:
 
 
 @pytest.mark.parametrize(("relation", "rounds"), TOTALS)
-def test_the_published_preset_has_its_honest_totals(relation, rounds):
-    row = row_of(relation)
+def test_the_published_preset_has_its_honest_totals(base, relation, rounds):
+    row = row_of(base, relation)
     rows = [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
     assert rows[0].standard_deviation / rows[0].clipping_norm == pytest.approx(0.0507)
     spent = epsilons(rows, 0.05)

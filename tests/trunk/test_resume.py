@@ -151,6 +151,12 @@ def test_finished_run_is_not_resumed(plain_run: Finished, sotto: Command) -> Non
     assert plain_run.storage.file.read_bytes() == before
 
 
+def test_resume_takes_no_configuration(plain_run: Finished, sotto: Command) -> None:
+    for extra in (["quickstart"], ["--set", "rounds=9"]):
+        answer = sotto("run", *extra, "--resume", "latest", "--storage", plain_run.storage.url)
+        assert answer.code == 2 and answer.err.startswith("error: --resume: ")
+
+
 DELTA, NOISE = 1e-5, 4.0
 PLAIN = (*CHEAP, *FIXED, "cohort.dropout_rate=0")
 OVER = 6

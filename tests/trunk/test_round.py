@@ -21,6 +21,7 @@ from privacy import PrivacyError
 from tests._plans import seat_from
 
 NAMES = tuple(f"client-{i}" for i in range(5))
+SIZES = (1, 2, 3, 4, 5)
 SECURE = Setting(masked=True, threshold=3)
 PLAIN = Setting()
 
@@ -29,6 +30,7 @@ PLAIN = Setting()
 class Counting:
     """A method whose update is its client's number: sums can be done in the head."""
 
+    pooled: bool = True
     needs: frozenset = frozenset()
     visibility: Visibility = Visibility.AGGREGATE_ONLY
     units: frozenset = frozenset({"client"})
@@ -37,7 +39,7 @@ class Counting:
         return {"x": TensorSpec((2,))}
 
     def pool_policy(self):
-        return PoolPolicy({"x": TensorSpec((2,))}, 2)
+        return PoolPolicy({"x": TensorSpec((2,))}, 2) if self.pooled else None
 
     def init_server(self, rng):
         return {"x": np.array([10.0, 20.0], np.float32)}
@@ -52,14 +54,14 @@ class Counting:
         number = float(data.arrays["number"][0])
         update = {"x": np.array([number, -1.0], np.float32)}
         entry = {"x": view.broadcast["x"] + update["x"]}
-        return LocalResult(update, entry, {})
+        return LocalResult(update, entry if self.pooled else None, {})
 
 
-def data(sizes=(1, 2, 3, 4, 5)):
-    """Client i holds so many examples, i + 1 if nothing is said, and the number i + 1."""
+def data(numbers=(1.0, 2.0, 3.0, 4.0, 5.0), sizes=SIZES):
+    """Client i holds i + 1 examples and the number i + 1."""
     return {
         name: Examples({"labels": np.zeros(size, np.int64), "number": np.full(size, number)})
-        for number, (name, size) in enumerate(zip(NAMES, sizes, strict=True), start=1)
+        for name, number, size in zip(NAMES, numbers, sizes, strict=True)
     }
 
 
@@ -76,8 +78,10 @@ class Spoiling:
     inner: InProcessTransport
     stage: str
     spoil: dict[str, Spoil]
+    sent: list[tuple[str, str]] = dataclasses.field(default_factory=list)
 
     def exchange(self, stage, outgoing, deadline):
+        self.sent += [(stage, client) for client in outgoing]
         answers = dict(self.inner.exchange(stage, outgoing, deadline))
         if stage == self.stage:
             for client, change in self.spoil.items():
@@ -88,12 +92,13 @@ class Spoiling:
         return answers
 
 
-def spoiled(stores, setting: Setting, stage: str, **spoil: Spoil) -> RoundOutcome:
+def spoiled(stores, setting: Setting, stage: str, method=None, **spoil: Spoil) -> RoundOutcome:
     """A round in which `client_1=...` and so on spoil their answer to a stage."""
-    clients = make_clients(Counting(), data(), stores, setting)
+    chosen = method or Counting()
+    clients = make_clients(chosen, data(), stores, setting)
     changes = {name.replace("_", "-"): change for name, change in spoil.items()}
     transport = Spoiling(transport_to(clients, setting), stage, changes)
-    return play(Counting(), data(), stores / "unused", setting, transport=transport)
+    return play(chosen, data(), stores / "unused", setting, transport=transport)
 
 
 def with_fields(**fields) -> Spoil:
@@ -115,6 +120,9 @@ def with_vector(vector) -> Spoil:
 def mean_of(*numbers: int) -> list[float]:
     """The mean of the clients' numbers, weighted by their examples: sum i^2 / sum i."""
     return [sum(n * n for n in numbers) / sum(numbers), -1.0]
+
+
+# --- the sum ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
@@ -141,6 +149,9 @@ def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert outcome.entries == ()
     assert "entry is missing" in str(outcome.entries_void)
+
+
+# --- too few ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,6 +184,8 @@ def test_the_minimum_under_masks(stores):
     with pytest.raises(RoundAborted, match=r"at least 5|minimum"):
         play(Counting(), data(), stores, setting)
 
+
+# --- hostile answers ----------------------------------------------------------------------------
 
 GARBLED: dict[str, Spoil] = {
     "silence": lambda client, answer: Dropout("gone"),
@@ -229,10 +242,15 @@ def test_an_answer_of_a_client_that_was_not_asked_is_ignored(stores):
         stray[client] = answer
         return answer
 
-    say_again = lambda client, answer: stray["client-0"]  # noqa: E731
-    outcome = spoiled(stores, PLAIN, "train", client_0=keep, client_9=say_again)
+    clients = make_clients(Counting(), data(), stores, PLAIN)
+    spoil = {"client-0": keep, "client-9": lambda client, answer: stray["client-0"]}
+    transport = Spoiling(transport_to(clients, PLAIN), "train", spoil)
+    outcome = play(Counting(), data(), stores / "unused", PLAIN, transport=transport)
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0])
+
+
+# --- pool entries -------------------------------------------------------------------------------
 
 
 def with_entry(handle: bytes | None = None, **arrays: np.ndarray) -> Spoil:
@@ -291,6 +309,18 @@ def test_a_single_survivor_has_no_entry(stores):
     outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == ("client-0",)
     assert outcome.entries == () and "single entry" in str(outcome.entries_void)
+
+
+def test_without_a_pool_nothing_is_asked_for(stores):
+    method = Counting(pooled=False)
+    clients = make_clients(method, data(), stores, PLAIN)
+    transport = Spoiling(transport_to(clients, PLAIN), "never", {})
+    outcome = play(method, data(), stores / "unused", PLAIN, transport=transport)
+    assert (outcome.entries, outcome.entries_void) == ((), None)
+    assert {stage for stage, _ in transport.sent} == {"advertise", "train"}
+
+
+# --- the client's side --------------------------------------------------------------------------
 
 
 @pytest.fixture

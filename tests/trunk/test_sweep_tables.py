@@ -23,6 +23,7 @@ from platform.results.pictures import sweep_pictures
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.running import Outcome
 from platform.sweeping.tables import (
+    LAST,
     Number,
     Table,
     build_tables,
@@ -131,9 +132,6 @@ def test_mean_and_sample_deviation_by_hand():
     assert shown_number(Number(Spread((0.5,)))) == "50.00"
     assert shown_number(Number(spread, missing=2)) == "83.00 ± 2.65 (n=3)"
     assert shown_number(Number(None)) == "-"
-    # Epsilons are rounded up.
-    shown = {8.001: "8.01", 8.0000004: "8.00", 0.0: "0.00", math.inf: "∞"}
-    assert {epsilon: shown_epsilon(epsilon) for epsilon in shown} == shown
 
 
 def test_a_table_of_two_methods():
@@ -160,6 +158,21 @@ def require_whole(text: str) -> None:
         for row in rows:
             spans = [int(n) for n in re.findall(r"\\multicolumn\{(\d+)\}", row)]
             assert row.count("&") + 1 + sum(spans) - len(spans) == len(columns)
+
+
+TO_NOVEL = ("evaluation.protocol=base_to_novel", "task.clients=5")
+NOVEL = {"name": "base_to_novel", "local": 0.9, "base": 0.8, "novel": 0.6, "harmonic_mean": 0.74}
+
+
+def test_base_to_novel_has_the_papers_four_columns():
+    grid = grid_of(*TO_NOVEL, methods=("coop", "fedpgp"), seeds=(0,))
+    outcomes = outcomes_of(
+        grid, lambda c: summary(0.9 if c.method == "coop" else 0.95, protocol=NOVEL)
+    )
+    text = markdown(tables_of(grid, outcomes))
+    assert body(text)[0] == "| method | Local | Base | Novel | HM |"
+    assert body(text)[2] == "| `coop` | 90.00 | **80.00** | **60.00** | **74.00** |"
+    assert body(text)[3] == "| `fedpgp` | **95.00** | **80.00** | **60.00** | **74.00** |"
 
 
 @pytest.fixture
@@ -210,9 +223,6 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
             return summary(0.5)
         return summary(0.5, **noised(7.984 + 0.005 * cell.seed))
 
-    def seeded(cell: Cell) -> dict[str, Any]:
-        return made(cell) | {"noise_source": "seeded" if cell.seed == 1 else "os"}
-
     tables = tables_of(*three_seeds(made))
     text = markdown(tables)
     assert body(text)[0] == ("| method | accuracy | epsilon (server / peers / observer) | delta |")
@@ -222,9 +232,13 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
     for words in ("upload_noise", "replace_one", "accountant rdp", "rounded up", "composition"):
         assert words in text
     assert "seed:" not in text
-    assert "noise from a seed: protects nobody" in tables_of(*three_seeds(seeded))[0].caption
     assert r"$\infty$ / $\infty$ / $\infty$ & - \\" in latex(tables)
     require_whole(latex(tables))
+
+
+def test_an_epsilon_is_rounded_up():
+    assert [shown_epsilon(value) for value in (8.001, 0.0, math.inf)] == ["8.01", "0.00", "∞"]
+    assert shown_epsilon(8.0000004) == "8.00"
 
 
 BEST: dict[str, Any] = {
@@ -246,15 +260,33 @@ def test_a_chosen_round_is_captioned_with_the_runs_own_words():
     assert "noised" in best.caption and chosen not in last.caption
 
 
-def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
-    """By their code, whatever the sentences are."""
-    said, for_all = "one round was enough", "the run ended before round 2: no"
-
+def test_noise_from_a_seed_is_called_what_it_is():
     def made(cell: Cell) -> dict[str, Any]:
-        ended = {"code": "ended-early", "text": said}
-        own = [ended] if (cell.method, cell.seed) == ("promptfl", 1) else []
-        return summary(0.5, warnings=[*own, {"code": "privacy", "text": for_all}])
+        seeded = {"noise_source": "seeded"} if cell.seed == 1 else {}
+        return summary(0.5, **noised(8.0) | seeded)
 
+    (table,) = tables_of(*three_seeds(made))
+    assert "protects nobody" in table.caption
+
+
+@pytest.mark.parametrize(
+    ("early", "one"),
+    [
+        # The code tells, whatever the sentences are.
+        (
+            {"code": "ended-early", "text": "one round was enough"},
+            {"code": "privacy", "text": "the run ended before round 2: no"},
+        ),
+        # Earlier versions stored sentences alone.
+        ("the run ended before round 2: a reason", "one for all"),
+    ],
+)
+def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked(early, one):
+    def made(cell: Cell) -> dict[str, Any]:
+        own = [early] if (cell.method, cell.seed) == ("promptfl", 1) else []
+        return summary(0.5, warnings=[*own, one])
+
+    said, for_all = (each if isinstance(each, str) else each["text"] for each in (early, one))
     grid, outcomes = three_seeds(made)
     tables = tables_of(grid, outcomes)
     text = markdown(tables)
@@ -266,21 +298,51 @@ def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked():
     assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], [for_all, said])
 
 
+def parse(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def test_results_are_tidy_and_lose_nothing():
     grid = grid_of("task.shots=1,2", methods=("promptfl",), seeds=(7,))
     made = outcomes_of(grid, lambda c: summary(1 / 3, **noised(8.0)))
-    text = results_csv([record_of(o) for o in made], ["task.shots"])
-    rows = list(csv.DictReader(io.StringIO(text)))
+    rows = parse(results_csv([record_of(o) for o in made], ["task.shots"]))
     assert len(rows) == 2 * 7
     (row,) = [r for r in rows if r["measure"] == "local" and r["task.shots"] == "2"]
     assert float(row["value"]) == 1 / 3
     # An empty string is what has no value.
     expected = {
-        **{"method": "promptfl", "seed": "7", "run": "run1", "chosen_round": ""},
+        "dataset": "shapes",
+        "method": "promptfl",
+        "seed": "7",
+        "selection": "last",
+        "unit": "client",
+        "mechanism": "upload_noise",
+        "relation": "replace_one",
+        "delta": "1e-05",
+        "sampling": "none",
+        "accountant": "rdp",
+        "noise_source": "os",
         **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
+        **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
     assert {name: row[name] for name in expected} == expected
     assert len({r["measure"] for r in rows}) == 7
+
+
+def test_the_document_has_means_deviations_and_failures():
+    def made(cell: Cell) -> dict[str, Any] | None:
+        return None if cell.seed == 2 else summary(0.5 + 0.1 * cell.seed)
+
+    grid = grid_of(methods=("coop",), seeds=(0, 1, 2))
+    found = document(grid, outcomes_of(grid, made), Path("there"))
+    (cell,) = found["cells"]
+    local = cell["selections"][LAST]["local"]
+    assert local["mean"] == pytest.approx(0.55)
+    assert local["deviation"] == pytest.approx(0.1 / math.sqrt(2))
+    assert local["values"] == [0.5, 0.6]
+    assert (cell["seeds"], cell["runs"]) == ([0, 1], ["run0", "run1"])
+    assert cell["privacy"]["epsilon"]["server"] == "inf"
+    assert found["failed"] == [{"cell": "comparison, coop, seed 2", "error": "a reason"}]
 
 
 PLAIN = tables_of(*three_seeds())[0]
@@ -295,20 +357,41 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value):
     assert all(line.count("|") == 5 for line in body(markdown([changed])))
 
 
+def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
+    made = sweep_pictures([numbers_of(outcome) for outcome in outcomes])
+    return {picture.name: picture for pictures in made.values() for picture in pictures}
+
+
+def values_of(line: Any) -> list[tuple[float, float]]:
+    return [(p.x, round(p.y, 3)) for p in line.points]
+
+
 def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
     def made(cell: Cell) -> dict[str, Any]:
         value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
         return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
 
     grid = grid_of("task.shots=1,2", methods=("coop", "promptfl"), seeds=(0, 1))
-    drawn = sweep_pictures([numbers_of(outcome) for outcome in outcomes_of(grid, made)])
-    pictures = {picture.name: picture for several in drawn.values() for picture in several}
+    pictures = pictures_of(outcomes_of(grid, made))
     assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
     (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
     assert [line.label for line in panel.lines] == ["coop", "promptfl"]
     for line, expected in zip(panel.lines, (75.0, 55.0), strict=True):
-        assert [point.x for point in line.points] == [1.0, 2.0]
+        assert values_of(line) == [(1.0, expected), (2.0, expected)]
         for point in line.points:
-            assert point.y == pytest.approx(expected)
             assert point.high - point.y == pytest.approx(10.0 / 2**0.5)
+
+
+def test_values_of_epsilon_are_points_of_one_line():
+    noise = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
+    grid = grid_of("privacy.target_epsilon=8,1,2", "task.shots=1,2", *noise, seeds=(0, 1))
+
+    def made(cell: Cell) -> dict[str, Any]:
+        spent = float(dict(cell.axes)["privacy.target_epsilon"])
+        return summary(0.5 + spent / 20, **noised(spent - 0.01 * cell.seed))
+
+    first = pictures_of(outcomes_of(grid, made))["tradeoff"].panels[0]
+    assert [line.label for line in first.lines] == [f"promptfl, shots {n}" for n in (1, 2)]
+    # In the order of epsilon, and the larger one of both seeds.
+    assert values_of(first.lines[0]) == [(1.0, 55.0), (2.0, 60.0), (8.0, 90.0)]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +17,14 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
 from platform.bootstrap import Surroundings, create_run, plan_run, reopen_run
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
-from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings
+from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.client_state import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.charging import Limits, as_releases, as_row
@@ -45,7 +48,7 @@ from privacy import (
 )
 from storage import InvalidRecordError, LedgerRow
 from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
-from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise
+from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 from tests.trunk.conftest import MakeStorage
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
@@ -73,20 +76,25 @@ def ran(make_storage: MakeStorage) -> tuple[Storage, Finished]:
     return storage, Finished(storage, simulation.run_id, summary)
 
 
-def test_its_ledger_says_its_own_name_and_its_epsilon_is_that_of_its_noise(ran, noised_run):
-    """Gaussian noise of one multiplier costs the same whatever the mechanism is called."""
+def test_its_ledger_says_its_own_name(ran):
     storage, run = ran
     rows = storage.rows("SELECT DISTINCT mechanism, channel, status FROM ledger")
     assert set(rows) == {("toy_noise", "sum", "released"), ("toy_noise", "sum", "reserved")}
     assert (run.summary["mechanism"], run.summary["unit"]) == ("toy_noise", "client")
+    assert run.summary["relation"] == "replace_one"
     assert any(text.startswith("toy_noise") for text in warnings_of(run.summary))
+
+
+def test_its_epsilon_is_that_of_its_noise(ran, noised_run):
+    """Gaussian noise of one multiplier costs the same whatever the mechanism is called."""
+    storage, run = ran
     spent = run.summary["final"]["epsilon"]
     assert 7.9 < spent["server"] <= 8.0
     assert spent["server"] == spent["peers"] == spent["observer"]
+    (row,) = storage.rows("SELECT DISTINCT standard_deviation, clipping_norm FROM ledger")
     assert noised_run.summary["final"]["epsilon"] == spent
     query = "SELECT DISTINCT standard_deviation, clipping_norm FROM ledger"
-    assert noised_run.storage.rows(query) == storage.rows(query)
-    assert len(storage.rows(query)) == 1
+    assert noised_run.storage.rows(query) == [row]
 
 
 def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
@@ -129,7 +137,7 @@ def test_a_lifetime_counts_what_it_spent(ran):
 
 def test_the_audit_judges_it(storage):
     asked = config(storage, *GIVEN, *OWN_ENTRIES)
-    plan = AuditPlan(plan_run(asked, SilentObserver(), surroundings(TOY_NOISE)), canaries=60)
+    plan = AuditPlan(plan_run(asked, SilentObserver(), surroundings(TOY_NOISE)), canaries=120)
     verdicts = audit_run(plan, lambda *told: None)
     assert {(one.channel, one.mechanism, one.passed) for one in verdicts} == {
         ("sum", "toy_noise", True),
@@ -138,12 +146,18 @@ def test_the_audit_judges_it(storage):
     assert audit_failing(plan).passed
 
 
+# --- what does not know it ------------------------------------------------------------------------
+
+
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storage):
     with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise'") as refused:
         storage.config(*TOY)
     assert all(name in str(refused.value) for name in BUILT_IN.names)
     with pytest.raises(ValueError, match="one name"):
         WITH_TOY.adding(TOY_NOISE)
+
+
+# --- what it must declare -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,6 +209,54 @@ def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
     exposed = dataclasses.replace(TOY_NOISE, entry=central.upload)
     with pytest.raises(UnknownMechanism, match="protects no entry"):
         exposed.build_entry(SETTINGS)
+
+
+@pytest.mark.parametrize("missing", ["protect", "relation"])
+def test_a_mechanism_without_a_part_is_not_built(missing: str):
+    class Partial:
+        def __getattr__(self, name: str) -> Any:
+            if name == missing:
+                raise AttributeError(name)
+            return getattr(build(SETTINGS), name)
+
+    partial = dataclasses.replace(TOY_NOISE, upload=lambda settings: Partial())
+    with pytest.raises(UnknownMechanism, match=f"it has no {missing}"):
+        partial.build_upload(SETTINGS)
+
+
+# --- those of this package ------------------------------------------------------------------------
+
+
+def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
+    folder = Path(mechanisms.__file__).parent
+    shared = {"__init__", "mechanism", "registry", "settings"}
+    assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
+
+
+FULL = dataclasses.replace(
+    SETTINGS, sums=Sums(smallest=5, corrupt=1), steps=Steps(0.5, 0.1, 3, batch_size=8)
+)
+
+
+@pytest.mark.parametrize("mechanism", tuple(BUILT_IN), ids=lambda one: one.name)
+def test_each_is_charged_under_its_own_name(mechanism: Mechanism):
+    settings = dataclasses.replace(FULL, distribution=(*mechanism.distributions, None)[0])
+    training, upload = mechanism.build_training(settings), mechanism.build_upload(settings)
+    charged = upload.facts if training is None else training.facts
+    assert charged.name == mechanism.name
+    assert math.isfinite(upload.client_deviation)
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT_IN.names if name != "none"])
+def test_none_is_built_without_what_it_needs(name: str):
+    mechanism = BUILT_IN.named(name)
+    bare = dataclasses.replace(FULL, clipping_norm=None, noise_multiplier=None, sums=None)
+    builder: Callable[[Settings], object] = mechanism.training or mechanism.upload
+    with pytest.raises(ValueError, match="missing"):
+        builder(dataclasses.replace(bare, steps=None))
+
+
+# --- the law of the noise -------------------------------------------------------------------------
 
 
 class Laplace(NoiseLaw):
@@ -262,6 +324,9 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Stora
     (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
     assert not verdict.passed
     assert any("not normal" in reason for reason in verdict.reasons)
+
+
+# --- in the ledger --------------------------------------------------------------------------------
 
 
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
