@@ -118,10 +118,10 @@ def test_vectors_beyond_the_norm_are_refused():
         squared_norm_after_rounding(2.0**31, 4)
 
 
-@pytest.mark.parametrize("ring_bits", [1, 65])
-def test_rings_that_hold_nothing_are_refused(ring_bits):
-    with pytest.raises(ValueError, match=f"ring_bits is {ring_bits};"):
-        protect_share(np.zeros(1), mechanism(), ring_bits=ring_bits, noise=seeded(0))
+def test_rings_that_hold_nothing_are_refused():
+    for ring_bits in (1, 65):
+        with pytest.raises(ValueError, match=f"ring_bits is {ring_bits};"):
+            protect_share(np.zeros(1), mechanism(), ring_bits=ring_bits, noise=seeded(0))
 
 
 def test_headroom_by_hand():
@@ -171,10 +171,6 @@ def test_default_scale_is_a_power_of_two_that_is_fine_enough(clipping_norm):
     [
         # Eight shares: 1.5 sqrt(8) / (0.3 x 8192) = 0.0017264 is the least multiplier.
         ({"noise_multiplier": 0.00172}, "1.49.* steps of the grid; it must be from 1.5"),
-        ({"noise_multiplier": 0.0}, "deviation of 0 steps"),
-        ({"noise_multiplier": 1e9}, "to 2\\^21"),
-        ({"scale": 3_333.0}, "999.9 steps of the grid; it must be from 1000"),
-        ({"scale": 2.0**32}, "to 2\\^30"),
         ({"corrupt": 10}, "minimum_survivors is 10; it must be above corrupt, which is 10"),
         ({"minimum_survivors": 0, "corrupt": 0}, "no honest share"),
     ],
@@ -182,69 +178,35 @@ def test_default_scale_is_a_power_of_two_that_is_fine_enough(clipping_norm):
 def test_what_the_theorems_do_not_carry_is_refused(changes, message):
     with pytest.raises(CalibrationError, match=message):
         mechanism(**changes)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"clipping_norm": 0.0},
-        {"scale": math.inf},
-        {"noise_multiplier": -1.0},
-        {"corrupt": -1},
-        {"kind": "laplace"},
-        {"relation": "replace"},
-    ],
-    ids=str,
-)
-def test_what_means_nothing_is_refused(changes):
-    with pytest.raises(ValueError, match=r"\w+ is"):
-        mechanism(**changes)
-
-
-PLAN = {
-    "dimension": 2_048,
-    "clipping_norm": 0.3,
-    "minimum_survivors": 60,
-    "corrupt": 10,
-    "scale": default_scale(0.3),
-}
-
-
-def calibrated(target, rounds, **plan):
-    """The least noise with which so many sums fit the target, as a run is calibrated."""
-    plan = dict(plan)
-    dimension = plan.pop("dimension")
-
-    def planned(multiplier):
-        how = DistributedNoise(noise_multiplier=multiplier, **plan)
-        return [dataclasses.replace(row(how, dimension), count=rounds)]
-
-    least = smallest_multiplier(
-        plan["clipping_norm"] * plan["scale"], plan["minimum_survivors"] - plan["corrupt"]
-    )
-    found = calibrate(planned, target, 1e-5, smallest=least)
-    return DistributedNoise(noise_multiplier=found, **plan)
-
-
-def spend(how, rounds):
-    rows = [row(how, 2_048, round_number=number) for number in range(rounds)]
-    return epsilon(rows, 1e-5).epsilon
+    for wrong in ({"corrupt": -1}, {"kind": "laplace"}):
+        with pytest.raises(ValueError, match=r"\w+ is"):
+            mechanism(**wrong)
 
 
 @kinds
 @pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
 @pytest.mark.parametrize(("target", "rounds"), [(0.5, 1), (8.0, 10)])
 def test_calibrated_noise_just_fits(kind, relation, target, rounds):
-    plan = PLAN | {"kind": kind, "relation": relation}
-    how = calibrated(target, rounds, **plan)
-    assert spend(how, rounds) <= target
-    less = dataclasses.replace(how, noise_multiplier=how.noise_multiplier * (1 - 3e-6))
-    assert spend(less, rounds) > target
+    def planned(multiplier):
+        how = mechanism(
+            noise_multiplier=multiplier,
+            minimum_survivors=60,
+            corrupt=10,
+            scale=default_scale(0.3),
+            kind=kind,
+            relation=relation,
+        )
+        return [dataclasses.replace(row(how, 2_048), count=rounds)]
+
+    least = smallest_multiplier(0.3 * default_scale(0.3), 60 - 10)
+    found = calibrate(planned, target, 1e-5, smallest=least)
+    assert epsilon(planned(found), 1e-5).epsilon <= target
+    assert epsilon(planned(found * (1 - 3e-6)), 1e-5).epsilon > target
     # Against the exact Gaussian: dearer by the conversion from concentrated DP alone.
     gaussian = calibrate_noise_multiplier(
         target, 1e-5, releases_per_round=1, rounds=rounds, relation=relation
     )
-    assert gaussian < how.noise_multiplier < 1.13 * gaussian
+    assert gaussian < found < 1.13 * gaussian
 
 
 @pytest.mark.parametrize(("scaled_norm", "shares"), [(1_000.0, 1), (2.0**30, 300)])
@@ -263,19 +225,6 @@ def test_the_smallest_multiplier_is_allowed_and_nothing_below(scaled_norm, share
         smallest_multiplier(0.0)
 
 
-@pytest.mark.parametrize(
-    ("target", "changes", "message"),
-    [
-        (0.0, {}, "target_epsilon is 0"),
-        (1.0, {"corrupt": 60}, "minimum_survivors is 60"),
-        (1e-5, {"scale": 2.0**28}, "to 2\\^21"),
-    ],
-)
-def test_calibration_refuses(target, changes, message):
-    with pytest.raises(CalibrationError, match=message):
-        calibrated(target, 1, **PLAN | changes)
-
-
 ALONE = IntegerUploadNoise(clipping_norm=2.0, noise_multiplier=0.7, scale=500.0)
 
 
@@ -291,20 +240,3 @@ def test_it_is_distributed_noise_of_a_single_share(kind):
     assert (one.norm, one.was_clipped) == (other.norm, True)
     assert ALONE.standard_deviation == share.standard_deviation == 1.4
     assert ALONE.scaled_norm == 1_000.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        ({"clipping_norm": 0.0}, ValueError, "clipping_norm is 0"),
-        ({"scale": math.nan}, ValueError, "scale is nan"),
-        ({"noise_multiplier": -1.0}, ValueError, "noise_multiplier is -1"),
-        ({"relation": "swap"}, ValueError, "relation is 'swap'"),
-        ({"noise_multiplier": 0.0014}, CalibrationError, "1.4 steps of the grid"),
-        ({"noise_multiplier": 2_098.0}, CalibrationError, "to 2\\^21"),
-        ({"scale": 499.0}, CalibrationError, "998 steps of the grid; it must be from 1000"),
-    ],
-)
-def test_what_no_theorem_covers_is_refused_at_once(changes, error, message):
-    with pytest.raises(error, match=message):
-        dataclasses.replace(ALONE, **changes)
