@@ -216,7 +216,6 @@ def test_what_never_left_bares_nothing_to_peers():
         {"name": "laplace"},
         {"share_deviation": 0.0},
         {"shares": 0},
-        {"dimension": 0},
         {"corrupt": -1},
     ],
     ids=str,
