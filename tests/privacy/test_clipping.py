@@ -218,5 +218,6 @@ def test_the_mean_of_the_coordinates_is_that_of_the_shares(values, norm, ratio):
 def test_what_is_no_share_or_ratio_is_refused(value):
     with pytest.raises(ValueError, match=r"in \[0, 1\]"):
         NoisedMetric().coordinate(value, 1.0)
-    with pytest.raises(ValueError, match="ratio is"):
-        NoisedMetric(ratio=min(value, 0.0))
+    for ratio in (0.0, math.nan):
+        with pytest.raises(ValueError, match="ratio is"):
+            NoisedMetric(ratio=ratio)

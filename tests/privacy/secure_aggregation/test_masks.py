@@ -1,4 +1,4 @@
-"""Masks and keys against a second implementation from the standard library, and their laws."""
+"""Masks, keys and packed rings against second implementations, and their laws."""
 
 from __future__ import annotations
 
@@ -87,9 +87,8 @@ def test_an_error_in_a_thread_is_not_lost():
 
 
 def test_channel_keys_are_not_shown():
-    parameters = make_parameters(3)
     own, peer = (PrivateKey(i, bytes([i]) * 32) for i in (1, 2))
-    channel = own.channel_keys(parameters, 2, peer.public)
+    channel = own.channel_keys(make_parameters(3), 2, peer.public)
     for key in (channel.sending, channel.receiving, b"\1" * 32):
         for form in (repr(key)[2:-1], key.hex()):
             assert form not in repr(channel) + repr(own)
@@ -98,6 +97,8 @@ def test_channel_keys_are_not_shown():
 def test_every_client_draws_its_own_secrets():
     states = [client.advertise(make_parameters(4), i)[0] for i in (1, 1, 2)]
     assert len({s for each in states for s in (each.channel_private, each.mask_private)}) == 6
+    with pytest.raises(ValueError, match="entropy"):
+        draw(lambda size: b"", 32)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +162,6 @@ def test_a_changed_box_or_one_of_another_key_or_context_does_not_open():
             unseal(key, box, associated=context)
 
 
-def test_a_broken_source_of_entropy_is_refused():
-    with pytest.raises(ValueError, match="entropy"):
-        draw(lambda size: b"", 32)
-
-
 WIDTHS = range(16, 65)
 
 
@@ -176,7 +172,7 @@ def by_hand(values, bits):
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("length", [1, 7, 65])
+@pytest.mark.parametrize("length", [1, 65])
 def test_a_packed_vector_is_one_long_integer(bits, length):
     rng = np.random.default_rng(bits * 1000 + length)
     values = rng.integers(0, 2**bits - 1, length, np.uint64, endpoint=True)

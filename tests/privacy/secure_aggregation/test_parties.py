@@ -58,6 +58,19 @@ def trace():
     return play(PARAMETERS, VECTORS, lost={Phase.MASKED_INPUT: {4}})
 
 
+@pytest.fixture(scope="module")
+def whole():
+    """A round in which nobody is lost."""
+    return play(PARAMETERS, VECTORS)
+
+
+@pytest.fixture(scope="module")
+def foreign():
+    """Rounds that differ in one parameter."""
+    changes = [{"round_number": 4}, {"attempt": 1}, {"run_id": "x"}, {"threshold": 3}]
+    return [play(make_parameters(5, **change), VECTORS) for change in changes]
+
+
 def waiting(trace, phase):
     """The state of our client that waits for the server's answer to a phase."""
     return trace.after[phase][OWN]
@@ -107,7 +120,7 @@ def test_every_flipped_byte_and_truncation_is_refused(trace, phase):
 
 
 @pytest.mark.parametrize("phase", NEXT)
-def test_messages_of_other_phases_clients_and_rounds_are_refused(trace, phase):
+def test_messages_of_other_phases_clients_and_rounds_are_refused(trace, foreign, phase):
     state = waiting(trace, phase)
     for other in NEXT:
         for receiver, message in trace.answers[other].items():
@@ -116,10 +129,8 @@ def test_messages_of_other_phases_clients_and_rounds_are_refused(trace, phase):
     for sent in trace.sent.values():
         for message in sent.values():
             refuses(state, message)
-    changes = [{"round_number": 4}, {"attempt": 1}, {"run_id": "x"}, {"threshold": 3}]
-    for change in changes:
-        foreign = play(make_parameters(5, **change), VECTORS)
-        refuses(state, foreign.answers[phase][OWN])
+    for other in foreign:
+        refuses(state, other.answers[phase][OWN])
 
 
 def test_a_finished_or_ready_client_takes_no_message(trace):
@@ -344,25 +355,23 @@ def revealed_by(trace, holder):
     return decode_revealed_shares(PARAMETERS, holder, trace.sent[Phase.UNMASKING][holder])
 
 
-def test_answers_that_do_not_fit_the_survivor_list_are_refused():
-    trace = play(PARAMETERS, VECTORS)
-    good = revealed_by(trace, 3)
+def test_answers_that_do_not_fit_the_survivor_list_are_refused(whole):
+    good = revealed_by(whole, 3)
     missing = {dealer: r for dealer, r in good.items() if dealer != 1}
     other_type = Revealed(ShareType.KEY, good[1].share)
     for bad in (missing, good | {1: other_type}, good | {7: good[1]}, {}):
         message = encode_revealed_shares(PARAMETERS, 3, bad)
-        finished = with_message(trace, Phase.UNMASKING, 3, message)
+        finished = with_message(whole, Phase.UNMASKING, 3, message)
         assert finished.refused == (Refusal(3, Phase.UNMASKING),)
         assert finished.total.tolist() == plain_sum(PARAMETERS, VECTORS, (1, 2, 3, 4, 5))
 
 
 @pytest.mark.parametrize("record", [b"\x00" + bytes(33), b"\x01" + PRIME.to_bytes(33, "little")])
-def test_misshapen_shares_are_refused(record):
-    trace = play(PARAMETERS, VECTORS)
-    body = bytearray(trace.sent[Phase.UNMASKING][3][52:-CHECKSUM_BYTES])
+def test_misshapen_shares_are_refused(whole, record):
+    body = bytearray(whole.sent[Phase.UNMASKING][3][52:-CHECKSUM_BYTES])
     body[4:38] = record
     message = Envelope(PARAMETERS, Kind.REVEALED_SHARES, sender=3).close(bytes(body))
-    finished = with_message(trace, Phase.UNMASKING, 3, message)
+    finished = with_message(whole, Phase.UNMASKING, 3, message)
     assert finished.refused == (Refusal(3, Phase.UNMASKING),)
 
 
@@ -449,18 +458,14 @@ def test_a_masked_vector_changed_on_its_way_changes_the_sum_by_as_much(ring_bits
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_a_foreign_or_replayed_message_is_its_senders_dropout(phase):
-    parameters = make_parameters(5)
-    vectors = make_vectors(parameters)
-    changes = [{"round_number": 4}, {"attempt": 1}, {"run_id": "other"}, {"threshold": 3}]
-    others = [play(make_parameters(5, **change), vectors).sent[phase][3] for change in changes]
-    honest = play(parameters, vectors).sent
-    others += [honest[phase][4], *(honest[at][3] for at in PHASES if at is not phase)]
+def test_a_foreign_or_replayed_message_is_its_senders_dropout(whole, foreign, phase):
+    others = [other.sent[phase][3] for other in foreign]
+    others += [whole.sent[phase][4], *(whole.sent[at][3] for at in PHASES if at is not phase)]
     for other in others:
         finished = play(
-            parameters,
-            vectors,
+            PARAMETERS,
+            VECTORS,
             tamper=lambda at, sender, m, o=other: o if (at, sender) == (phase, 3) else m,
         ).finished
         assert finished.refused == (Refusal(3, phase),)
-        assert finished.total.tolist() == plain_sum(parameters, vectors, finished.survivors)
+        assert finished.total.tolist() == plain_sum(PARAMETERS, VECTORS, finished.survivors)

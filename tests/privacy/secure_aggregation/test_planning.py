@@ -1,4 +1,4 @@
-"""Thresholds and graphs against exact fractions, simulation and the rules."""
+"""Thresholds and graphs against exact fractions, simulation and the rules, and rounds on graphs."""
 
 from __future__ import annotations
 
@@ -80,11 +80,6 @@ def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, 
     )
 
 
-def test_small_cohorts_are_complete():
-    found = plan(64, corrupt_rate=0.05, dropout_rate=0)
-    assert (found.degree, found.neighbours, found.threshold) == (0, 63, two_thirds_and_one(64))
-
-
 def test_the_active_rule_is_that_of_the_paper():
     # With fewer than a third corrupted, floor(2n/3) + 1 is enough (Bonawitz et al. 2017, 6.2).
     for clients in range(4, 300):
@@ -95,6 +90,9 @@ def test_the_active_rule_is_that_of_the_paper():
     found = plan(100, corrupt_rate=0.3, dropout_rate=0.1, active=True)
     assert (found.degree, found.threshold, found.active) == (0, 67, True)
     assert plan(100, corrupt_rate=0.4, dropout_rate=0.1, active=True).threshold == 71
+    # Small cohorts are complete.
+    found = plan(64, corrupt_rate=0.05, dropout_rate=0)
+    assert (found.degree, found.neighbours, found.threshold) == (0, 63, two_thirds_and_one(64))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,6 @@ def test_what_nothing_withstands_is_refused(wanted):
     "wanted",
     [
         {"clients": 1},
-        {"clients": 10, "corrupt_rate": 1.0},
         {"clients": 10, "corrupt_rate": -0.1},
         {"clients": 10, "dropout_rate": 1.0},
     ],
@@ -140,7 +137,7 @@ def test_the_bounds_hold_in_simulation():
     clients, corrupt, dropouts, degree, threshold = 40, 8, 6, 8, 6
     rng = np.random.default_rng(7)
     failed = lost = 0
-    trials = 3000
+    trials = 1000
     for _ in range(trials):
         order = ring_order(range(1, clients + 1), rng.bytes(32))
         marked = rng.permutation(clients) + 1
@@ -172,6 +169,8 @@ def test_the_command_prints_both_regimes(capsys):
     assert documents[1]["security_bits"] >= 40
     assert documents[0]["security_bits"] is None
     assert sum(d["chosen"] for d in documents) == 2
+    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
+        secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -182,11 +181,6 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
     parameters = make(9, vector_length=100, ring_bits=21, threshold=document["threshold"])
     sent = play(parameters, make_vectors(parameters)).sent
     assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
-
-
-def test_the_command_refuses_numbers_out_of_range():
-    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
-        secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)
 
 
 SEED = bytes(range(32))
