@@ -23,7 +23,6 @@ from privacy.auditing import (
     judge_client_unit,
     new_key,
     one_run_p_value,
-    planned_guesses,
 )
 from privacy.auditing.bounds import correct_guesses
 from tests.privacy.auditing.test_games import gaussian_scores
@@ -158,13 +157,6 @@ def test_coverage_is_exactly_kept_by_randomised_response(epsilon, guesses):
     assert wrong <= 0.05
     if epsilon < 3.0:
         assert wrong > 0.02
-
-
-@pytest.mark.parametrize(("mu", "canaries"), [(0.01, 10), (0.5, 1000), (4.0, 1000), (50.0, 100)])
-def test_guesses_are_planned_within_the_canaries(mu, canaries):
-    assert 1 <= planned_guesses(mu, canaries, 1e-5) <= canaries
-    # To abstain pays where guesses are poor.
-    assert planned_guesses(0.5, 1000, 1e-5) < planned_guesses(4.0, 1000, 1e-5)
 
 
 def test_the_most_extreme_scores_are_guessed():

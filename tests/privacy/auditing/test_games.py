@@ -167,11 +167,6 @@ def test_canaries_that_arrive_in_part_blind_the_audit(share, passed):
     assert passed or "blind" in result.reasons[0]
 
 
-@pytest.mark.parametrize(("clip_to_noise", "expected"), [(1e-3, 500), (100.0, 1)])
-def test_over_long_canaries_are_as_many_as_needed_within_reason(clip_to_noise, expected):
-    assert oversized_needed(clip_to_noise, 1e-6, 500) == expected
-
-
 def test_the_document_is_strict_json():
     mechanism = UploadNoise(1.0, 0.2)
     noise = SeededNoise(np.random.default_rng(5))

@@ -183,20 +183,6 @@ def test_records_are_ascending_and_distinct():
 
 
 @pytest.mark.parametrize(
-    ("kind", "sizes"),
-    [
-        (Kind.ADVERTISED_KEYS, (0, 63, 65, 128)),
-        (Kind.DEALT_SHARES, (0, 28, 31, 33)),
-        (Kind.MASKED_INPUT, (0, 28, 31, 33, 34, 35, 37)),
-    ],
-)
-def test_a_body_of_another_length_is_refused(kind, sizes):
-    for size in sizes:
-        with pytest.raises(ProtocolViolation):
-            DECODERS[kind](PARAMETERS, 2, envelope(kind).close(bytes(size)))
-
-
-@pytest.mark.parametrize(
     ("kind", "value"),
     [
         (Kind.ROSTER, bytes(64)),

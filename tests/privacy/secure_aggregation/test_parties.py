@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from privacy.errors import Authentication, InvalidShare, ProtocolViolation
-from privacy.secure_aggregation import Finished, Phase, Refusal, client, encode_client_state, server
+from privacy.secure_aggregation import Phase, Refusal, client, encode_client_state, server
 from privacy.secure_aggregation.keys import seal
 from privacy.secure_aggregation.messages import (
     CHECKSUM_BYTES,
@@ -408,12 +408,6 @@ def reveal_instead(trace, dealer, share):
     except InvalidShare as error:
         assert share.hex() not in str(error)
         raise
-
-
-def test_a_finished_round_takes_nothing(trace):
-    assert isinstance(trace.finished, Finished)
-    with pytest.raises(ProtocolViolation):
-        server.step(trace.finished, {})
 
 
 def test_a_step_changes_neither_its_state_nor_its_messages(trace):

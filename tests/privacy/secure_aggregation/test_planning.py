@@ -251,15 +251,6 @@ def test_graphs_that_are_not_safe_are_refused(change, named):
         make_regular(12, **change)
 
 
-def test_the_complete_graph_may_ask_for_more_than_the_threshold():
-    parameters = make_parameters(6, threshold=3, smallest_sum=5)
-    vectors = make_vectors(parameters)
-    finished = play(parameters, vectors, lost={Phase.UNMASKING: {1, 2, 3}}).finished
-    assert finished.survivors == parameters.clients
-    with pytest.raises(ThresholdNotMet, match="threshold is 5"):
-        play(parameters, vectors, lost={Phase.MASKED_INPUT: {1, 2}})
-
-
 def test_the_server_checks_the_neighbourhoods_of_dropouts_too():
     # Of a client lost after sharing keys the key must be rebuilt by its neighbours.
     parameters = make_regular(12, threshold=6, smallest_sum=10)

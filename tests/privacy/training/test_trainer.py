@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate, PrivacyError
 from privacy.randomness import SeededNoise
-from privacy.training import Clipping, FitReport, LocalTrainer, TrainingPlan
+from privacy.training import Clipping, LocalTrainer, TrainingPlan
 from privacy.training.plan import shuffled_batches
 from tests.privacy.training._gated import (
     TRAINED,
@@ -181,17 +181,6 @@ def test_amount_of_training(plan, steps, expected):
     (report,) = trainer.reports
     assert (report.steps, report.examples_seen) == expected
     assert report.clipped_fraction is None
-
-
-def test_report_of_one_step():
-    trainer = LocalTrainer(make_plan(local_steps=1, batch_size=10), 1e-9)
-    fit(trainer)
-    parameters = to_tensors(make_parameters(CLASSES))
-    objective, batch = make_gated(), to_tensors(make_examples(10, CLASSES))
-    mean = float(objective.losses(parameters, objective.encode(parameters), batch).mean())
-    (report,) = trainer.reports
-    assert report.mean_loss == pytest.approx(mean)
-    assert report == FitReport(1, 10, report.mean_loss, 1.0)
 
 
 @given(count=st.integers(1, 30), size=st.integers(1, 40), seed=st.integers(0, 99))
