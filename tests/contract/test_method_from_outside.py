@@ -41,6 +41,7 @@ def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
     assert int(said.split(" passed")[0].split()[-1]) > 150
 
 
+@pytest.mark.slow
 def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     """Each change is one declared property that is not so."""
     averaged = '"""Nothing: the step has momentum."""\n        return frozenset()'
@@ -99,19 +100,20 @@ def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str
 
 
 def run_of(folder: Path, tmp_path: Path):
-    """A protected run of the folder's method, in which a client is lost in each round."""
+    """A protected run of the folder's method, in which a client is lost."""
     (tmp_path / "model").mkdir()
     random_backbone(tmp_path / "model")
     tree = {
         "name": "outside",
-        "rounds": 2,
+        "rounds": 1,
         "device": "cpu",
         "task": {
-            **{"dataset": "shapes", "clients": 4, "shots": 4, "test_per_class": 6},
+            **{"dataset": "shapes", "clients": 4, "shots": 1, "test_per_class": 1},
             "model": {"name": f"local-dir:{tmp_path}/model"},
         },
         "method": {"name": "momentum"},
-        "training": {"local_steps": 2, "learning_rate": 0.5},
+        "training": {"local_steps": 1, "learning_rate": 0.5},
+        "evaluation": {"local_twins": False},
         "cohort": {"dropout_rate": 0.25},
         "secure_aggregation": {"enabled": True, "threshold": 3},
         "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "target_epsilon": 8.0},
@@ -123,7 +125,7 @@ def run_of(folder: Path, tmp_path: Path):
 def test_a_method_from_outside_is_protected_like_any_other(tmp_path: Path):
     summary = execute(run_of(write_momentum(tmp_path / "mine"), tmp_path), SilentObserver())
     assert (summary["method"], summary["unit"]) == ("momentum", "client")
-    assert [document["dropped"] for document in summary["rounds"]] == [1, 1]
+    assert [document["dropped"] for document in summary["rounds"]] == [1]
     assert 0 < summary["final"]["epsilon"]["server"] <= 8.0
 
 

@@ -144,7 +144,7 @@ def test_the_p_value_is_the_corollary_in_rational_numbers(odds, guesses, correct
     assert p_value == pytest.approx(exact_p_value(40, guesses, correct, odds, delta), rel=1e-9)
 
 
-@pytest.mark.parametrize(("epsilon", "guesses"), [(0.1, 400), (1.0, 50), (3.0, 50)])
+@pytest.mark.parametrize(("epsilon", "guesses"), [(0.1, 120), (1.0, 50), (3.0, 50)])
 def test_coverage_is_exactly_kept_by_randomised_response(epsilon, guesses):
     """Randomised response attains the bound, so 5% must be kept and nearly used."""
     right = math.exp(epsilon) / (1 + math.exp(epsilon))

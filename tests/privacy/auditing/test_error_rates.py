@@ -1,4 +1,4 @@
-"""From counts to bounds on mu: exact coverage, closed forms, and what cannot be."""
+"""From a ledger's row to its claim, and from counts to bounds on mu: exact and in closed forms."""
 
 from __future__ import annotations
 
@@ -253,12 +253,12 @@ def flagged(deviation, *, honest=True):
     return release
 
 
-def play_flagged(release, relation="replace_one", canaries=1000):
+def play_flagged(release, relation="replace_one"):
     return play_client_unit(
         release,
         clipping_norm=C,
         dimension=64,
-        canaries=canaries,
+        canaries=1000,
         oversized=20,
         relation=relation,
         rng=np.random.default_rng(3),
@@ -277,7 +277,7 @@ def test_flag_and_update_together_are_as_far_apart_as_the_joint_norm_allows():
 @pytest.mark.parametrize("honest", [True, False])
 def test_a_flag_that_is_too_long_is_refuted(honest):
     claim = gaussian_claim(2 * math.hypot(C, FLAG) / 1.5, DELTA)
-    scores = play_flagged(flagged(1.5, honest=honest), canaries=4000)
+    scores = play_flagged(flagged(1.5, honest=honest))
     assert judge_client_unit(scores, claim).passed is honest
 
 

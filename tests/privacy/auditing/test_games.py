@@ -60,7 +60,7 @@ def audit(fn, mechanism, *, dimension, seed=1):
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(
-    ("clipping_norm", "noise_multiplier", "dimension"), [(0.3, 1.0, 2048), (1.0, 4.0, 1)]
+    ("clipping_norm", "noise_multiplier", "dimension"), [(0.3, 1.0, 256), (1.0, 4.0, 1)]
 )
 def test_a_right_build_passes_and_is_seen_in_full(
     relation, clipping_norm, noise_multiplier, dimension
