@@ -1,4 +1,4 @@
-"""The page of methods that is built has every method, each option's meaning, and true facts."""
+"""Facts on the page of methods, worked out by hand."""
 
 from __future__ import annotations
 

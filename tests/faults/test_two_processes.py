@@ -13,19 +13,12 @@ import pytest
 
 from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import serve_holder
-from platform.disk.files import only_process_of
-from platform.errors import ConfigError, RunBusy
+from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings, load_holder
 from tests._forking import ended, exit_code, started
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._processes import COORDINATOR, Processes
 from tests.trunk._federations import (
-    Holders,
-    federation,
-    go_on,
-    hold,
-    over_sockets,
-    within,
     write_holder,
 )
 from tests.trunk._hubs import running
@@ -116,28 +109,3 @@ def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder)
         assert processes.living[COORDINATOR].exitcode == 0
     finally:
         processes.end()
-
-
-@pytest.mark.slow
-def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(folder):
-    """Where the socket does not tell the two apart the run's lock does."""
-    holders = Holders.written(folder)
-    config = federation(folder)
-    seen, handle = threading.Event(), holders.handler("north")
-
-    def slow(message: bytes) -> bytes:
-        if b"invitation" in message:
-            seen.set()
-            time.sleep(2.0)
-        return handle(message)
-
-    handlers = {**holders.handlers(), "north": slow}
-    first = threading.Thread(target=lambda: hold(config, over_sockets(handlers, folder)))
-    first.start()
-    assert seen.wait(LONG)
-    (run,) = (path.parent for path in folder.glob("fed-*/run.lock"))
-    with pytest.raises(RunBusy, match="another process"):
-        go_on(run.name, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
-    first.join()
-    with only_process_of(run):
-        pass

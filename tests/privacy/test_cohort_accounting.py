@@ -396,14 +396,6 @@ def test_metrics_do_not_reach_the_observer():
     assert result.observer == price_of(upload("a"))
 
 
-def test_pool_entries_reach_the_observer():
-    # An entry becomes an expert; what others train beside it is in the final parameters.
-    ledger = [upload("a"), upload("a", channel="pool")]
-    result = epsilons(ledger, DELTA)
-    assert result.server == result.peers == result.observer == price_of(*ledger)
-    assert result.observer > price_of(upload("a"))
-
-
 def test_the_maximum_is_over_clients_and_not_their_sum():
     ledger = [upload("a"), upload("b"), upload("b", round_number=2), upload("c")]
     assert epsilons(ledger, DELTA).server == price_of(upload("b"), upload("b", round_number=2))

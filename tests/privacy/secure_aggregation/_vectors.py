@@ -94,13 +94,14 @@ def record(name: str) -> dict[str, object]:
     vectors = make_vectors(parameters, seed=len(name))
     entropy = {i: Recorder(f"{name}/{i}") for i in parameters.clients}
     context = hashlib.sha256(name.encode()).digest()
+    faults = {"tamper": spoil(parameters)} if name.startswith("faults") else {}
     trace = play(
         parameters,
         vectors,
         lost={LAST: lost},
         entropy=entropy,
         context=context,
-        **({"tamper": spoil(parameters)} if name.startswith("faults") else {}),
+        **faults,
     )
     advertised, ready = trace.after[Phase.ADVERTISE_KEYS], trace.states[LAST]
     some = min(ready)

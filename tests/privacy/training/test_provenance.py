@@ -175,16 +175,6 @@ def test_what_is_refused(array):
         require_released({"x": array}, record_of(), constants, part="entry")
 
 
-def test_nothing_needs_no_permission_and_a_cleared_record_gives_none():
-    require_released({}, ReleasedArrays(), [])
-    record = record_of()
-    assert (len(record), record.steps, TWO in record) == (1, 3, True)
-    record.clear()
-    assert (len(record), record.steps, TWO in record) == (0, 0, False)
-    with pytest.raises(SensitivityViolation):
-        require_released({"x": TWO}, record, [])
-
-
 @pytest.mark.parametrize(
     "read",
     [
