@@ -80,20 +80,12 @@ def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ((), "--methods: is not given"),
-        (("--methods", "nowhere"), "nowhere' is no folder"),
-        (("--methods", "empty"), "holds no method"),
-        (("--methods", "broken"), "one.py' cannot be imported"),
-        (("--methods", "other"), "valid: `name: one`"),
-    ],
+    [((), "--methods: is not given"), (("--methods", "broken"), "one.py' cannot be imported")],
 )
 def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str):
-    for name in ("empty", "broken", "other"):
-        (tmp_path / name).mkdir()
-    for name in ("broken", "other"):
-        (tmp_path / name / "one.py").write_text("1 / 0\n" if name == "broken" else "")
-        (tmp_path / name / "one.yaml").write_text(f"name: {'one' if name == 'broken' else 'two'}\n")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "one.py").write_text("1 / 0\n")
+    (tmp_path / "broken" / "one.yaml").write_text("name: one\n")
     code, said = run_from(tmp_path, *options)
     assert code == 4 and words in said, said
     assert "Traceback" not in said
