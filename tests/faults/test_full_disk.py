@@ -27,15 +27,7 @@ from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
 from tests.faults._federation import state_of
 from tests.faults._processes import rows_of
-from tests.trunk._federations import (
-    NAMES,
-    Holders,
-    federation,
-    go_on,
-    hold,
-    within,
-    write_holder,
-)
+from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within, write_holder
 
 SIZE = 64 << 20
 """Bytes of a disk."""

@@ -18,9 +18,7 @@ from platform.holder.settings import HolderSettings, load_holder
 from tests._forking import ended, exit_code, started
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._processes import COORDINATOR, Processes
-from tests.trunk._federations import (
-    write_holder,
-)
+from tests.trunk._federations import write_holder
 from tests.trunk._hubs import running
 
 LONG = 120.0
@@ -67,12 +65,13 @@ def serve(settings: HolderSettings) -> None:
 def test_a_stopped_process_still_has_its_store(folder):
     write_holder(folder, "east")
     settings = load_holder(folder / "east" / "client.yaml")
-    with (folder / "said").open("wb") as said:
-        child = started(lambda: exit_code(lambda: serve(settings)), said.fileno())
+    with (folder / "said").open("wb") as printed:
+        child = started(lambda: exit_code(lambda: serve(settings)), printed.fileno())
     try:
         until(settings.socket_path.exists)
         os.kill(child, signal.SIGSTOP)
-        with pytest.raises(ConfigError, match="another process answers"):
+        said = f"another process answers with the store in '{folder}/east/store'"
+        with pytest.raises(ConfigError, match=said):
             serve(settings)
     finally:
         os.kill(child, signal.SIGKILL)

@@ -48,6 +48,7 @@ from tests.privacy.secure_aggregation._drive import (
     make_vectors,
     plain_sum,
     play,
+    signer,
 )
 
 # 2t > n + c: five of six, so that two lists of survivors cannot both be confirmed.
@@ -307,27 +308,30 @@ class Execution:
         state, answers = server.step(state, sent)
         for i, message in answers.items():
             self.states[i], sent[i] = client.step(
-                self.states[i], message, entropy=entropy[i], identity=self.identity(i)
+                self.states[i], message, entropy=entropy[i], identity=signer(self.parameters, i)
             )
         state, answers = server.step(state, sent)
         self.dealt = state.dealt
         for i, message in answers.items():
             ready, _ = client.step(self.states[i], message)
-            self.states[i], sent[i] = client.mask(ready, vectors[i], identity=self.identity(i))
+            self.states[i], sent[i] = client.mask(
+                ready, vectors[i], identity=signer(self.parameters, i)
+            )
             self.masked[i] = decode_masked_input(parameters, i, sent[i]).vector
-
-    def identity(self, i):
-        return identity_of(i) if self.parameters.is_active else None
 
     def show(self, i, survivors):
         """What a client says to a list of survivors, whose state goes forward."""
         message = encode_survivors(self.parameters, i, survivors)
-        self.states[i], said = client.step(self.states[i], message, identity=self.identity(i))
+        self.states[i], said = client.step(
+            self.states[i], message, identity=signer(self.parameters, i)
+        )
         return said
 
     def prove(self, i, signatures):
         message = encode_confirmations(self.parameters, i, signatures)
-        self.states[i], said = client.step(self.states[i], message, identity=self.identity(i))
+        self.states[i], said = client.step(
+            self.states[i], message, identity=signer(self.parameters, i)
+        )
         return said
 
     def open(self, survivors, answers):
