@@ -319,20 +319,17 @@ class Execution:
             )
             self.masked[i] = decode_masked_input(parameters, i, sent[i]).vector
 
-    def show(self, i, survivors):
-        """What a client says to a list of survivors, whose state goes forward."""
-        message = encode_survivors(self.parameters, i, survivors)
-        self.states[i], said = client.step(
-            self.states[i], message, identity=signer(self.parameters, i)
-        )
+    def take(self, i, message):
+        """What a client says to a message, after which its state goes forward."""
+        identity = signer(self.parameters, i)
+        self.states[i], said = client.step(self.states[i], message, identity=identity)
         return said
 
+    def show(self, i, survivors):
+        return self.take(i, encode_survivors(self.parameters, i, survivors))
+
     def prove(self, i, signatures):
-        message = encode_confirmations(self.parameters, i, signatures)
-        self.states[i], said = client.step(
-            self.states[i], message, identity=signer(self.parameters, i)
-        )
-        return said
+        return self.take(i, encode_confirmations(self.parameters, i, signatures))
 
     def open(self, survivors, answers):
         """The sum of some vectors, out of whatever shares were revealed."""
