@@ -23,6 +23,7 @@ from privacy.auditing import (
     judge_client_unit,
     new_key,
     one_run_p_value,
+    planned_guesses,
 )
 from privacy.auditing.bounds import correct_guesses
 from tests.privacy.auditing.test_games import gaussian_scores
@@ -352,3 +353,10 @@ def test_a_release_that_is_none_is_refused():
     for wrong in (np.zeros(255), np.full(256, np.nan)):
         with pytest.raises(ValueError, match="finite vector of 256"):
             canary_bound(found, wrong, claimed_mu=MU, delta=DELTA, sent=1.0)
+
+
+@pytest.mark.parametrize(("mu", "canaries"), [(0.01, 10), (0.5, 1000), (4.0, 1000), (50.0, 100)])
+def test_guesses_are_planned_within_the_canaries(mu, canaries):
+    assert 1 <= planned_guesses(mu, canaries, 1e-5) <= canaries
+    # To abstain pays where guesses are poor.
+    assert planned_guesses(0.5, 1000, 1e-5) < planned_guesses(4.0, 1000, 1e-5)

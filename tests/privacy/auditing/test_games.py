@@ -382,3 +382,8 @@ def test_personal_part_not_privatised_under_dp_sgd_is_caught():
     assert len(result.reasons) == 1
     assert "'expert'" in result.reasons[0]
     assert result.array == result.document()["array"] == "expert"
+
+
+@pytest.mark.parametrize(("clip_to_noise", "expected"), [(1e-3, 500), (100.0, 1)])
+def test_over_long_canaries_are_as_many_as_needed_within_reason(clip_to_noise, expected):
+    assert oversized_needed(clip_to_noise, 1e-6, 500) == expected

@@ -30,6 +30,7 @@ from privacy.secure_aggregation.messages import (
     decode_masked_input,
     decode_revealed_shares,
     decode_roster,
+    encode_advertised_keys,
     encode_confirmations,
     encode_confirmed_transcript,
     encode_dealt_shares,
@@ -113,6 +114,14 @@ def test_every_flipped_byte_of_a_clients_message_is_noticed(trace, phase):
         except ThresholdNotMet:
             pytest.fail("one refused message of six must not stop the round")
         assert Refusal(sender, phase) in following.refused
+
+
+def test_a_message_signed_by_another_client_is_refused(trace):
+    keys = decode_roster(PARAMETERS, 1, trace.answers[Phase.ADVERTISE_KEYS][1])[3]
+    with pytest.raises(ValueError, match="signing key"):
+        encode_advertised_keys(PARAMETERS, 3, keys, identity=identity_of(4))
+    with pytest.raises(ValueError, match="signing key"):
+        encode_advertised_keys(PARAMETERS, 3, keys)
 
 
 class TestLyingServer:
@@ -235,6 +244,14 @@ class TestLyingServer:
         message = trace.answers[Phase.CONSISTENCY_CHECK][OWN]
         for phase in (Phase.ADVERTISE_KEYS, Phase.SHARE_KEYS, Phase.MASKED_INPUT):
             refuses(trace.after[phase][OWN], message)
+
+    def test_a_client_without_its_key_sends_nothing(self, trace):
+        for phase, following in itertools.pairwise(Phase):
+            if following in (Phase.SHARE_KEYS, Phase.CONSISTENCY_CHECK, Phase.UNMASKING):
+                with pytest.raises(ValueError, match="identity"):
+                    client.step(trace.after[phase][OWN], trace.answers[phase][OWN])
+        with pytest.raises(ValueError, match="identity"):
+            client.mask(trace.states[Phase.MASKED_INPUT][OWN], VECTORS[OWN])
 
 
 class TestLyingClient:

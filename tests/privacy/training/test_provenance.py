@@ -204,3 +204,13 @@ def test_sealing_changes_no_result():
         for arrays in (seal(data()), data())
     )
     np.testing.assert_array_equal(sealed, bare)
+
+
+def test_nothing_needs_no_permission_and_a_cleared_record_gives_none():
+    require_released({}, ReleasedArrays(), [])
+    record = record_of()
+    assert (len(record), record.steps, TWO in record) == (1, 3, True)
+    record.clear()
+    assert (len(record), record.steps, TWO in record) == (0, 0, False)
+    with pytest.raises(SensitivityViolation):
+        require_released({"x": TWO}, record, [])
