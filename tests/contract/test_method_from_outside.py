@@ -79,39 +79,32 @@ def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
-    [
-        ((), "--methods: is not given"),
-        (("--methods", "nowhere"), "nowhere' is no folder"),
-        (("--methods", "empty"), "holds no method"),
-        (("--methods", "broken"), "one.py' cannot be imported"),
-        (("--methods", "other"), "valid: `name: one`"),
-    ],
+    [((), "--methods: is not given"), (("--methods", "broken"), "one.py' cannot be imported")],
 )
 def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str):
-    for name in ("empty", "broken", "other"):
-        (tmp_path / name).mkdir()
-    for name in ("broken", "other"):
-        (tmp_path / name / "one.py").write_text("1 / 0\n" if name == "broken" else "")
-        (tmp_path / name / "one.yaml").write_text(f"name: {'one' if name == 'broken' else 'two'}\n")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "one.py").write_text("1 / 0\n")
+    (tmp_path / "broken" / "one.yaml").write_text("name: one\n")
     code, said = run_from(tmp_path, *options)
     assert code == 4 and words in said, said
     assert "Traceback" not in said
 
 
 def run_of(folder: Path, tmp_path: Path):
-    """A protected run of the folder's method, in which a client is lost in each round."""
+    """A protected run of the folder's method, in which a client is lost."""
     (tmp_path / "model").mkdir()
     random_backbone(tmp_path / "model")
     tree = {
         "name": "outside",
-        "rounds": 2,
+        "rounds": 1,
         "device": "cpu",
         "task": {
-            **{"dataset": "shapes", "clients": 4, "shots": 4, "test_per_class": 6},
+            **{"dataset": "shapes", "clients": 4, "shots": 1, "test_per_class": 1},
             "model": {"name": f"local-dir:{tmp_path}/model"},
         },
         "method": {"name": "momentum"},
-        "training": {"local_steps": 2, "learning_rate": 0.5},
+        "training": {"local_steps": 1, "learning_rate": 0.5},
+        "evaluation": {"local_twins": False},
         "cohort": {"dropout_rate": 0.25},
         "secure_aggregation": {"enabled": True, "threshold": 3},
         "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "target_epsilon": 8.0},
@@ -123,7 +116,7 @@ def run_of(folder: Path, tmp_path: Path):
 def test_a_method_from_outside_is_protected_like_any_other(tmp_path: Path):
     summary = execute(run_of(write_momentum(tmp_path / "mine"), tmp_path), SilentObserver())
     assert (summary["method"], summary["unit"]) == ("momentum", "client")
-    assert [document["dropped"] for document in summary["rounds"]] == [1, 1]
+    assert [document["dropped"] for document in summary["rounds"]] == [1]
     assert 0 < summary["final"]["epsilon"]["server"] <= 8.0
 
 

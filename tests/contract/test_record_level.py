@@ -68,22 +68,6 @@ class ReadsLabels(Honest):
         return LocalResult({"weight": share * (trained - start)}, None, {})
 
 
-class CountsExamples(Honest):
-    """Asks how many examples there are."""
-
-    def returns(self, trained, start, data):
-        return LocalResult({"weight": trained / data.num_examples}, None, {})
-
-
-class MeanAsEntry(Honest):
-    """Puts the class means of its features into the pool."""
-
-    def returns(self, trained, start, data):
-        features, labels = data.arrays["features"], data.arrays["labels"]
-        means = np.stack([features[labels == c].sum(0) for c in range(4)])
-        return LocalResult({"weight": trained - start}, {"weight": means}, {})
-
-
 @dataclass(frozen=True)
 class Smuggler(Honest):
     """Has its data from elsewhere, past the seal: only the arrays' origin can give it away."""
@@ -109,14 +93,11 @@ class FitsTwice(Honest):
         return self.returns(second, view.broadcast["weight"], data)
 
 
-SLOW = pytest.mark.slow
 CHEATS = [
     (ReadsLabels(), "'labels' was read"),
-    pytest.param(CountsExamples(), "'labels' was read", marks=SLOW),
-    pytest.param(MeanAsEntry(), "'labels' was read", marks=SLOW),
     (Smuggler(part="entry"), "pool entry 'weight'"),
     (Smuggler(part="update"), "update 'weight'"),
-    pytest.param(Smuggler(part="scale"), "update 'weight'", marks=SLOW),
+    pytest.param(Smuggler(part="scale"), "update 'weight'", marks=pytest.mark.slow),
     (Smuggler(part="personal"), "personal state 'own'"),
     (FitsTwice(), "2 noised steps"),
 ]

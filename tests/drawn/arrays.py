@@ -13,6 +13,7 @@ import io
 import pickle
 import struct
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,16 +97,8 @@ def draw_mnist(
     return root
 
 
-def draw_fashion_mnist(
-    root: Path,
-    train: int = 2,
-    test: int = 1,
-    *,
-    folder: str = "fashion_mnist",
-    packed: bool = False,
-) -> Path:
-    """Fashion-MNIST, ten classes, as in `fashion_mnist` or in torchvision's `FashionMNIST/raw`."""
-    return draw_mnist(root, train, test, folder=folder, packed=packed)
+draw_fashion_mnist = partial(draw_mnist, folder="fashion_mnist")
+"""As in `fashion_mnist`, or in torchvision's `FashionMNIST/raw`."""
 
 
 def draw_tiny_imagenet(
@@ -136,39 +129,23 @@ def tiny_ids(classes: int) -> list[str]:
     return [f"n{1000000 + 7 * label:08d}" for label in range(classes)]
 
 
-def draw_office_caltech10(
-    root: Path, train: int = 2, test: int = 1, *, size: int = 16, protocol: int = 4
-) -> Path:
-    """Office-Caltech10 with FedBN's lists; the pickles are of this protocol."""
-    return _draw_sites(
-        root, "office_caltech_10", (OFFICE_SITES, OFFICE), (train, test), (size, protocol)
-    )
-
-
-def draw_domainnet10(
-    root: Path, train: int = 2, test: int = 1, *, size: int = 16, protocol: int = 4
-) -> Path:
-    """DomainNet's ten classes with FedBN's lists; the pickles are of this protocol."""
-    return _draw_sites(
-        root, "DomainNet", (DOMAINNET_SITES, DOMAINNET), (train, test), (size, protocol)
-    )
-
-
 def draw_ag_news(
     root: Path, train: int = 3, test: int = 1, *, classes: int = 4, names: bool = True
 ) -> Path:
     """AG News; classes alternate, all is quoted, and `classes.txt` is there or not."""
-    folder = _made(root / "ag_news")
+    parts = {}
     for part, each in (("train", train), ("test", test)):
-        with (folder / f"{part}.csv").open("w", newline="") as file:
-            writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
-            for i in range(each * classes):
-                topic = TOPICS[i % classes]
-                writer.writerow(
-                    [i % classes + 1, f"{part} title {i}", f'All of "{topic}", and {i}']
-                )
+        labels = [i % classes for i in range(each * classes)]
+        texts = [
+            (f"{part} title {i}", f'All of "{TOPICS[label]}", and {i}')
+            for i, label in enumerate(labels)
+        ]
+        parts[part] = texts, labels
+    write_ag_news(root, **parts)
     if names:
-        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in TOPICS[:classes]))
+        (root / "ag_news" / "classes.txt").write_text(
+            "".join(f"{name}\n" for name in TOPICS[:classes])
+        )
     return root
 
 
@@ -226,16 +203,20 @@ def write_site_list(path: Path, paths: Sequence[str], labels: Sequence[str], pro
 
 def _draw_sites(
     root: Path,
+    train: int = 2,
+    test: int = 1,
+    *,
     package: str,
-    names: tuple[Sequence[str], Sequence[str]],
-    numbers: tuple[int, int],
-    look: tuple[int, int],
+    sites: Sequence[str],
+    classes: Sequence[str],
+    size: int = 16,
+    protocol: int = 4,
 ) -> Path:
-    (sites, classes), (size, protocol) = names, look
+    """Draws all sites; the pickles of the lists are of this protocol."""
     folder = _made(root / package)
-    pictures = iter(jpegs(len(sites) * len(classes) * sum(numbers), size))
+    pictures = iter(jpegs(len(sites) * len(classes) * (train + test), size))
     for site in sites:
-        for part, each in zip(("train", "test"), numbers, strict=True):
+        for part, each in (("train", train), ("test", test)):
             paths, labels = [], []
             for name in classes:
                 place = _made(folder / site / name)
@@ -245,6 +226,16 @@ def _draw_sites(
                     labels.append(name)
             write_site_list(folder / f"{site}_{part}.pkl", paths, labels, protocol)
     return root
+
+
+draw_office_caltech10 = partial(
+    _draw_sites, package="office_caltech_10", sites=OFFICE_SITES, classes=OFFICE
+)
+"""Office-Caltech10 with FedBN's lists."""
+draw_domainnet10 = partial(
+    _draw_sites, package="DomainNet", sites=DOMAINNET_SITES, classes=DOMAINNET
+)
+"""DomainNet's ten classes with FedBN's lists."""
 
 
 def _pixels(each: int, classes: int, width: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial, wraps
+from functools import wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -131,13 +131,9 @@ def mischievous(owner: Any, name: str, file: Path) -> None:
 
 
 def _strike(word: str) -> None:
-    strikes = {
-        "die": partial(os.kill, os.getpid(), signal.SIGKILL),
-        "hang": partial(time.sleep, HANG),
-        "raise": _raise,
-    }
-    strikes[word]()
-
-
-def _raise() -> None:
-    raise Mischief("it went wrong")
+    if word == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif word == "hang":
+        time.sleep(HANG)
+    else:
+        raise Mischief("it went wrong")

@@ -26,17 +26,8 @@ from platform.errors import PlatformError, Unwritable
 from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
 from tests.faults._federation import state_of
-from tests.faults._processes import COORDINATOR, Processes, rows_of
-from tests.trunk._federations import (
-    BASE,
-    NAMES,
-    Holders,
-    federation,
-    go_on,
-    hold,
-    within,
-    write_holder,
-)
+from tests.faults._processes import rows_of
+from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within, write_holder
 
 SIZE = 64 << 20
 """Bytes of a disk."""
@@ -145,29 +136,6 @@ def filling(handlers: Handlers, disk: Disk, at: int) -> Reaching:
 
     asked: list[str] = []
     return lambda section: nullcontext(Filling(handlers=handlers, losses=lambda *_: frozenset()))
-
-
-@pytest.mark.slow
-@needs_root
-@pytest.mark.parametrize("spare", [0, 64 * 1024])
-def test_the_command_line_says_it_in_one_sentence(disk, spare):
-    for name in ("east", "north", "south", "west"):
-        write_holder(disk.folder, name)
-    run = disk.folder / "run.yaml"
-    run.write_text(BASE.replace("federation: {", "federation: {socket: hub.sock, "))
-    processes = Processes(disk.folder, (), None, {})
-    disk.fill(spare)
-    try:
-        processes.start(COORDINATOR)
-        processes.living[COORDINATOR].join(120.0)
-        processes.end()
-    finally:
-        processes.end()
-    said = [line for line in processes.said[COORDINATOR] if "reached" not in line]
-    assert "Traceback" not in "".join(said)
-    errors = [line for line in said if line.startswith("error: ")]
-    assert len(errors) <= 1
-    assert len(errors) == 1 or spare > 0
 
 
 def test_a_file_that_cannot_be_written_is_named_in_one_sentence(tmp_path):

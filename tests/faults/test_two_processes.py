@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import serve_holder
-from platform.disk.files import only_process_of
-from platform.errors import ConfigError, RunBusy
-from platform.holder.settings import load_holder
+from platform.errors import ConfigError
+from platform.holder.settings import HolderSettings, load_holder
+from tests._forking import ended, exit_code, started
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._processes import COORDINATOR, Processes
-from tests.trunk._federations import (
-    Holders,
-    federation,
-    go_on,
-    hold,
-    over_sockets,
-    within,
-    write_holder,
-)
+from tests.trunk._federations import write_holder
 from tests.trunk._hubs import running
 
 LONG = 120.0
@@ -43,45 +36,53 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture
-def alone(folder) -> Iterator[Processes]:
-    processes = Processes(folder, NAMES, None, {})
-    yield processes
-    processes.end()
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("socket", [None, "other.sock"], ids=["its socket", "another socket"])
-def test_a_second_process_on_one_store_is_refused_by_name(folder, alone, socket):
+def test_a_second_process_on_one_store_is_refused_by_name(folder, socket):
     """Whatever it would listen at: both would answer, each knowing half of what was released."""
     settings = write_holder(folder, "east")
-    alone.start("east")
-    until(lambda: "listens at" in "".join(alone.said.get("east", ())))
-    if socket is not None:
-        settings.write_text(settings.read_text() + f"socket: {folder}/{socket}\n")
-    alone.start("east", under="second")
-    alone.living["second"].join(LONG)
-    assert alone.living["second"].exitcode == 2
-    until(lambda: bool(alone.said["second"]))
-    (line,) = alone.said["second"]
-    assert line.startswith("error: storage: ") and f"'{folder}/east/store'" in line
-    assert alone.living["east"].is_alive()
+    processes = Processes(folder, NAMES, None, {})
+    try:
+        processes.start("east")
+        until(lambda: "listens at" in "".join(processes.said.get("east", ())))
+        if socket is not None:
+            settings.write_text(settings.read_text() + f"socket: {folder}/{socket}\n")
+        processes.start("east", under="second")
+        processes.living["second"].join(LONG)
+        assert processes.living["second"].exitcode == 2
+        until(lambda: bool(processes.said["second"]))
+        (line,) = processes.said["second"]
+        assert line.startswith("error: storage: ") and f"'{folder}/east/store'" in line
+        assert processes.living["east"].is_alive()
+    finally:
+        processes.end()
 
 
-def test_a_stopped_process_still_has_its_store(folder, alone):
+def serve(settings: HolderSettings) -> None:
+    serve_holder(settings, Surroundings(), lambda line: None, threading.Event())
+
+
+def test_a_stopped_process_still_has_its_store(folder):
     write_holder(folder, "east")
-    alone.start("east")
-    until(lambda: "listens at" in "".join(alone.said.get("east", ())))
-    alone.signal("east", signal.SIGSTOP)
-    with pytest.raises(ConfigError, match="another process answers"):
-        settings = load_holder(folder / "east" / "client.yaml")
-        serve_holder(settings, Surroundings(), lambda line: None, threading.Event())
-    alone.kill("east")
-    ended = threading.Event()
-    with running(lambda _: serve_holder(settings, Surroundings(), lambda line: None, ended)):
+    settings = load_holder(folder / "east" / "client.yaml")
+    with (folder / "said").open("wb") as printed:
+        child = started(lambda: exit_code(lambda: serve(settings)), printed.fileno())
+    try:
         until(settings.socket_path.exists)
-        ended.set()
+        os.kill(child, signal.SIGSTOP)
+        said = f"another process answers with the store in '{folder}/east/store'"
+        with pytest.raises(ConfigError, match=said):
+            serve(settings)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        assert ended(child) == -signal.SIGKILL
+    over = threading.Event()
+    with running(lambda _: serve_holder(settings, Surroundings(), lambda line: None, over)):
+        until(settings.socket_path.exists)
+        over.set()
 
 
+@pytest.mark.slow
 def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder):
     """It takes over neither socket nor run, also while the first one is stopped."""
     write_federation(folder, "noised", folder / "hub.sock", joining_seconds=LONG)
@@ -107,28 +108,3 @@ def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder)
         assert processes.living[COORDINATOR].exitcode == 0
     finally:
         processes.end()
-
-
-@pytest.mark.slow
-def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(folder):
-    """Where the socket does not tell the two apart the run's lock does."""
-    holders = Holders.written(folder)
-    config = federation(folder)
-    seen, handle = threading.Event(), holders.handler("north")
-
-    def slow(message: bytes) -> bytes:
-        if b"invitation" in message:
-            seen.set()
-            time.sleep(2.0)
-        return handle(message)
-
-    handlers = {**holders.handlers(), "north": slow}
-    first = threading.Thread(target=lambda: hold(config, over_sockets(handlers, folder)))
-    first.start()
-    assert seen.wait(LONG)
-    (run,) = (path.parent for path in folder.glob("fed-*/run.lock"))
-    with pytest.raises(RunBusy, match="another process"):
-        go_on(run.name, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
-    first.join()
-    with only_process_of(run):
-        pass

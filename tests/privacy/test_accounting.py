@@ -6,22 +6,23 @@ computed with dp_accounting 0.6 and Opacus 1.6.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from scipy import special
 
 from privacy import largest_share_of_right_guesses
-from privacy.accounting import ACCOUNTANTS, accountant_table, epsilon
-from privacy.accounting.accountants import first_supporting
-from privacy.accounting.composition import compose
+from privacy.accounting import ACCOUNTANTS, accountant_table, epsilon, epsilons
+from privacy.accounting.accountants import first_supporting, price
+from privacy.accounting.composition import Composition, Term, compose
 from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.errors import UnsupportedEvent
-from privacy.events import NO_NOISE
+from privacy.events import NO_NOISE, CohortSampling
 from tests.privacy._rows import FACTS, released
 
 release = functools.partial(released, relation="add_or_remove_one")
@@ -36,15 +37,15 @@ def poisson(z, q, count, **changes):
     return rounds(z, count, **kept | changes)
 
 
-GAUSSIAN = [
-    (1, 1, 1e-5, 4.377178, 4.728507),
-    (4, 25, 1e-5, 5.679587, 6.122758),
-    (10, 100, 1e-6, 4.886554, 5.221540),
-    (0.5, 10, 1e-5, 46.211210, 48.801693),
-]
-
-
-@pytest.mark.parametrize(("z", "count", "delta", "exact", "rdp"), GAUSSIAN)
+@pytest.mark.parametrize(
+    ("z", "count", "delta", "exact", "rdp"),
+    [
+        (1, 1, 1e-5, 4.377178, 4.728507),
+        (4, 25, 1e-5, 5.679587, 6.122758),
+        (10, 100, 1e-6, 4.886554, 5.221540),
+        (0.5, 10, 1e-5, 46.211210, 48.801693),
+    ],
+)
 def test_gaussian_oracles(z, count, delta, exact, rdp):
     ledger = rounds(z, count)
     headline = epsilon(ledger, delta)
@@ -53,18 +54,13 @@ def test_gaussian_oracles(z, count, delta, exact, rdp):
     assert epsilon(ledger, delta, "rdp").epsilon == pytest.approx(rdp, rel=1e-5)
 
 
-def test_replace_one_oracles():
-    # The two accountants take different conventions; both must come out at twice the sensitivity.
-    ledger = rounds(1.0, 1, relation="replace_one")
-    assert epsilon(ledger, 1e-5, "pld").epsilon == pytest.approx(9.997, abs=5e-4)
-    assert epsilon(ledger, 1e-5, "exact").epsilon == pytest.approx(9.997256, abs=1e-6)
-    assert 9.997 < epsilon(ledger, 1e-5, "rdp").epsilon < 9.997 * 1.1
-
-
 @pytest.mark.parametrize("accountant", ["exact", "pld", "rdp"])
 def test_replace_one_is_add_or_remove_at_half_the_noise(accountant):
-    replace = epsilon(rounds(3.0, 4, relation="replace_one"), 1e-5, accountant).epsilon
-    assert replace == pytest.approx(epsilon(rounds(1.5, 4), 1e-5, accountant).epsilon, rel=1e-6)
+    # The accountants take different conventions; all must come out at twice the sensitivity.
+    replace = epsilon(rounds(16.0, 4, relation="replace_one"), 1e-5, accountant).epsilon
+    assert replace == pytest.approx(epsilon(rounds(8.0, 4), 1e-5, accountant).epsilon, rel=1e-6)
+    exact = epsilon(rounds(1.0, 1, relation="replace_one"), 1e-5).epsilon
+    assert exact == pytest.approx(9.997256, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +76,8 @@ def test_published_preset_called_epsilon_50(relation, one, ten):
 @pytest.mark.parametrize(
     ("z", "q", "count", "delta", "pld", "rdp"),
     [
-        (1, 0.1, 100, 1e-5, 7.0466, 7.9039),
         pytest.param(1, 0.01, 1000, 1e-5, 1.8282, 2.1014, marks=pytest.mark.slow),
-        (1.3, 250 / 60_000, 3_600, 1e-5, 0.8530, 0.9422),
-        pytest.param(2, 0.1, 50, 1e-3, 1.0462, 1.2404, marks=pytest.mark.slow),
+        (2, 0.1, 50, 1e-3, 1.0462, 1.2404),
     ],
 )
 def test_poisson_oracles(z, q, count, delta, pld, rdp):
@@ -95,7 +89,7 @@ def test_poisson_oracles(z, q, count, delta, pld, rdp):
 
 
 @pytest.mark.pairs
-@pytest.mark.parametrize("z", [1.0, pytest.param(5.0, marks=pytest.mark.slow), 20.0])
+@pytest.mark.parametrize("z", [pytest.param(1.0, marks=pytest.mark.slow), 5.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-2])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
 def test_pld_agrees_and_rdp_bounds(z, delta, relation):
@@ -183,8 +177,6 @@ def test_products_with_the_clipping_norm_are_undone(digits, exponent, clipping_n
 def test_unsupported_events_never_pass_silently():
     with pytest.raises(UnsupportedEvent, match="sampled"):
         epsilon(poisson(1.0, 0.1, 2), 1e-5, "exact")
-    with pytest.raises(UnsupportedEvent, match="RdpAccountant refuses"):
-        epsilon(poisson(1.0, 0.1, 2, relation="replace_one"), 1e-5, "rdp")
     with pytest.raises(UnsupportedEvent, match="mixes the relations"):
         epsilon([release(1.0), release(1.0, relation="replace_one")], 1e-5)
 
@@ -208,31 +200,30 @@ def test_meaningless_delta_is_refused(delta):
 def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="exact, pld, rdp"):
         epsilon([], 1e-5, "prv")
-    with pytest.raises(ValueError, match="mu"):
-        epsilon_at(-1.0, 1e-5)
-    with pytest.raises(ValueError, match="mu"):
-        epsilon_at(math.nan, 1e-5)
+    for mu in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="mu"):
+            epsilon_at(mu, 1e-5)
 
 
 def test_pld_refuses_noise_that_would_take_all_memory():
-    rows = [release(0.019, round_number=number) for number in range(2)]
+    rows = rounds(0.019, 2)
     with pytest.raises(UnsupportedEvent, match=r"below 0\.02"):
         epsilon(rows, 1e-5, "pld")
     assert epsilon(rows, 1e-5).accountant == "exact"
     assert "n/a" in str(accountant_table(rows, 1e-5)["pld"])
 
 
-# e^epsilon = 3 and 1: (3 + delta) / 4 and (1 + delta) / 2 are done on paper.
-BY_HAND = [
-    (math.log(3.0), 0.0, 0.75),
-    (math.log(3.0), 0.2, 0.80),
-    (0.0, 0.1, 0.55),
-    # 2980.957987041728 / 2981.957987041728
-    (8.0, 0.0, 0.9996646498695336),
-]
-
-
-@pytest.mark.parametrize(("epsilon", "delta", "share"), BY_HAND)
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "share"),
+    # e^epsilon = 3 and 1: (3 + delta) / 4 and (1 + delta) / 2 are done on paper. The last is
+    # 2980.957987041728 / 2981.957987041728.
+    [
+        (math.log(3.0), 0.0, 0.75),
+        (math.log(3.0), 0.2, 0.80),
+        (0.0, 0.1, 0.55),
+        (8.0, 0.0, 0.9996646498695336),
+    ],
+)
 def test_shares_that_were_worked_out_by_hand(epsilon, delta, share):
     assert largest_share_of_right_guesses(epsilon, delta) == pytest.approx(share, rel=1e-14)
 
@@ -259,3 +250,124 @@ def test_the_best_test_on_the_mechanism_that_has_exactly_this_claim_reaches_it(e
 def test_what_is_no_epsilon_or_delta_is_refused(epsilon, delta, said):
     with pytest.raises(ValueError, match=f"^{said} is"):
         largest_share_of_right_guesses(epsilon, delta)
+
+
+def examples(quick, slow):
+    """So many ledgers, and the most steps that each has."""
+    thorough = pytest.param(slow, 8, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])
+    return pytest.mark.parametrize(("count", "longest"), [(quick, 4), thorough])
+
+
+def check(count, strategy, law):
+    """Run a law over so many examples; a failing one is shrunk and shown."""
+    limits = settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        # Shrinking a law that takes a second would outlast every limit.
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.nested_given],
+    )
+    limits(given(strategy)(law))()
+
+
+MORE = st.sampled_from([1.0001, 1.01, 1.3, 3.0])
+RELATION = st.sampled_from(["replace_one", "add_or_remove_one"])
+
+
+@examples(25, 1_000)
+def test_the_formula_is_monotone(count, longest):
+    def law(case):
+        relation, z, rounds, more, delta = case
+
+        def cost(noise, count):
+            composition = Composition(relation, (Term(noise, 1.0, count),))
+            return price(composition, delta, "exact").epsilon
+
+        here = cost(z, rounds)
+        assert cost(z * more, rounds) <= here * (1 + 1e-12)
+        assert here <= cost(z, rounds + 1) * (1 + 1e-12)
+
+    noise = st.floats(1e-3, 1e3)
+    check(count, st.tuples(RELATION, noise, st.integers(1, 500), MORE, st.floats(1e-12, 0.5)), law)
+
+
+COHORT = CohortSampling(kind="fixed_size", size=5, population=40, is_drawn=True)
+CENTRAL = FACTS["central_noise"]
+# Integer noise beside cohorts takes seconds a ledger, as its orders go up to 65,536.
+KINDS = (
+    {},
+    {"channel": "pool"},
+    {"channel": "metrics"},
+    {"mechanism": CENTRAL},
+    {"mechanism": CENTRAL, "cohort": COHORT},
+    {"mechanism": CENTRAL, "cohort": dataclasses.replace(COHORT, is_drawn=False)},
+)
+
+
+def row(kind, **changes):
+    return released(3.0, **{"status": "reserved"} | kind | changes)
+
+
+def numbers(ledger):
+    found = epsilons(ledger, 1e-5)
+    return found.server, found.peers, found.observer, found.claimed
+
+
+@examples(6, 300)
+def test_the_order_of_rows_does_not_matter(count, longest):
+    rows = st.builds(
+        row,
+        st.sampled_from(KINDS),
+        round_number=st.integers(0, 3),
+        attempt=st.integers(1, 2),
+        pseudonym=st.sampled_from("ab"),
+        run_id=st.sampled_from("rs"),
+    )
+
+    def law(case):
+        ledger, rng = case
+        shuffled = rng.sample(ledger, len(ledger))
+        assert epsilons(ledger, 1e-5) == epsilons(shuffled, 1e-5) == epsilons(ledger[::-1], 1e-5)
+
+    check(
+        count, st.tuples(st.lists(rows, max_size=longest), st.randoms(use_true_random=False)), law
+    )
+
+
+def after(ledger, action, kind, index):
+    """The ledger once one more thing has happened to a run."""
+    if action == "reserve" or not ledger:
+        rounds = 1 + max((release.round_number for release in ledger), default=0)
+        return [*ledger, row(kind, round_number=rounds)]
+    chosen = ledger[index % len(ledger)]
+    if action == "retry":
+        again = {"attempt": chosen.attempt + 1, "status": "reserved", "left_client": True}
+        return [*ledger, dataclasses.replace(chosen, **again)]
+    if not chosen.left_client:
+        return ledger
+    ended = dataclasses.replace(chosen, status=action)
+    return [ended if release is chosen else release for release in ledger]
+
+
+@examples(12, 300)
+def test_no_history_lowers_what_was_spent(count, longest):
+    def law(history):
+        ledger = []
+        before = numbers(ledger)
+        for action, kind, index in history:
+            if action == "try in vain":
+                # Reserve a round and abort it before anything left: exactly as before.
+                *kept, last = after(ledger, "reserve", kind, 0)
+                undone = dataclasses.replace(last, status="aborted", left_client=False)
+                ledger = [*kept, undone]
+                assert numbers(ledger) == before
+                continue
+            ledger = after(ledger, action, kind, index)
+            cost = numbers(ledger)
+            assert all(b <= a * (1 + 1e-12) for b, a in zip(before, cost, strict=True)), action
+            before = cost
+
+    actions = st.sampled_from(["reserve", "released", "aborted", "retry", "try in vain"])
+    step = st.tuples(actions, st.sampled_from(KINDS), st.integers(0, 20))
+    check(count, st.lists(step, max_size=longest), law)

@@ -1,15 +1,18 @@
-"""The formula of the page on private experts, held against the code that clips, sums and noises."""
+"""Signal, noise and what a release costs: against the real code, simulation and brute force."""
 
 from __future__ import annotations
 
 import math
+from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.optimize import brentq
 
+from benchmarks._correlated_noise import errors, sensitivity, square_root
 from benchmarks._private_mean import PrivateMean
-from privacy import CentralNoise, GroupCounts, SeededNoise, noise_in_sum
+from privacy import CentralNoise, GroupCounts, SeededNoise, noise_in_sum, signal_to_noise
 from privacy.central import noise_for_sum, protect_for_centre
 from tests.privacy._walk import delta_of
 
@@ -71,3 +74,108 @@ def test_at_the_boundary_the_real_code_has_as_much_signal_as_noise():
     measured = signal / math.sqrt(np.mean(np.square(found)))
     assert measured == pytest.approx(1.0, abs=0.08)
     assert noise_in_sum(mechanism, clients) == pytest.approx(mean.noise_multiplier * norm_bound)
+
+
+def patterns(rounds, separation):
+    """Every set of rounds that are at least so far apart."""
+    for size in range(1, rounds + 1):
+        for chosen in combinations(range(rounds), size):
+            if all(later - earlier >= separation for earlier, later in pairwise(chosen)):
+                yield chosen
+
+
+def brute_force(factor, separation):
+    """The furthest that any client moves C x: all patterns, and each vector of either sign.
+
+    The move is convex in each vector, so its largest is at vectors of norm 1; products of columns
+    that are not negative make equal directions the worst, so one dimension is enough.
+    """
+    return max(
+        float(np.linalg.norm(factor[:, list(chosen)] @ np.array(signs)))
+        for chosen in patterns(len(factor), separation)
+        for signs in product((-1.0, 1.0), repeat=len(chosen))
+    )
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 5, 8])
+@pytest.mark.parametrize("separation", [1, 2, 3, 5])
+def test_sensitivity_is_the_furthest_of_all_patterns(rounds, separation):
+    most = rounds if separation == 1 else min(rounds, separation)
+    for bands in range(1, most + 1):
+        factor = square_root(rounds, bands)
+        expected = brute_force(factor, separation)
+        assert sensitivity(factor, separation) == pytest.approx(expected, rel=1e-12)
+
+
+def test_columns_that_overlap_are_refused():
+    with pytest.raises(ValueError, match="more than 2 diagonals"):
+        sensitivity(square_root(6, 3), 2)
+    with pytest.raises(ValueError, match="negative product"):
+        sensitivity(np.array([[1.0, 0.0], [-1.0, 1.0]]), 1)
+
+
+def test_errors_are_those_of_noise_that_is_drawn():
+    """A x + B z with A = B C: z drawn, decoded by C's inverse, and summed up."""
+    factor = square_root(6, 3)
+    drawn = np.random.default_rng(1).standard_normal((6, 200_000)) * sensitivity(factor, 3)
+    noise = np.cumsum(np.linalg.solve(factor, drawn), axis=0)
+    found = np.sqrt((noise**2).mean(axis=1))
+    mean_square, last = errors(factor, 3)
+    assert found[-1] == pytest.approx(last, rel=0.01)
+    assert math.sqrt((found**2).mean()) == pytest.approx(mean_square, rel=0.01)
+
+
+RUNS = 2_000
+MISSED = stats.binom.isf([1 - 1e-6, 1e-6], RUNS, 0.05)
+"""Fewest and most of 2,000 intervals of 95% that may miss the truth."""
+
+
+def intervals(size, ratio, deviation=0.3):
+    """Intervals of this many coordinates whose signal is this much longer than its noise."""
+    rng = np.random.default_rng(7)
+    direction = rng.standard_normal(size)
+    signal = direction / np.linalg.norm(direction) * ratio * deviation * math.sqrt(size)
+    draws = (signal + deviation * rng.standard_normal(size) for _ in range(RUNS))
+    return [signal_to_noise(draw, deviation) for draw in draws]
+
+
+@pytest.mark.parametrize(("size", "ratio"), [(1, 3.0), (512, 0.5)])
+def test_intervals_cover_the_ratio_that_was_put_in(size, ratio):
+    missed = sum(not found.low <= ratio <= found.high for found in intervals(size, ratio))
+    assert MISSED[0] <= missed <= MISSED[1]
+
+
+@pytest.mark.parametrize("size", [1, 512])
+def test_noise_alone_is_below_detection_but_for_one_time_in_forty(size):
+    """Its lower end is above 0 as often as chi-square is above its 97.5% point."""
+    found = intervals(size, 0.0)
+    few, many = stats.binom.isf([1 - 1e-6, 1e-6], RUNS, 0.025)
+    assert few <= sum(interval.low > 0.0 for interval in found) <= many
+    assert all(0.0 <= interval.low <= interval.high for interval in found)
+
+
+def test_ends_are_where_the_quantiles_are():
+    """By the distribution functions themselves, and for one coordinate by the normal law."""
+    found = signal_to_noise(np.full(100, 2.0), 1.0)
+    low, high = (100 * end**2 for end in (found.low, found.high))
+    assert stats.ncx2.cdf(400.0, 100, low) == pytest.approx(0.975, abs=1e-6)
+    assert stats.ncx2.cdf(400.0, 100, high) == pytest.approx(0.025, abs=1e-6)
+    # |x + g| with x far from 0 is x + g: 10 -+ 1.96.
+    single = signal_to_noise(np.array([20.0]), 2.0)
+    assert (single.low, single.high) == pytest.approx((10 - 1.959964, 10 + 1.959964), abs=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [9.9e2, 1.01e3, 1e9])
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_hardly_any_noise(size, ratio):
+    found = signal_to_noise(np.full(size, ratio), 1.0)
+    assert found.low < ratio < found.high
+    width = 2 * 1.959964 * math.sqrt(1 + 1 / (2 * ratio**2)) / math.sqrt(size)
+    assert found.high - found.low == pytest.approx(width, rel=1e-2)
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="standard_deviation is 0"):
+        signal_to_noise(np.ones(2), 0.0)
+    with pytest.raises(ValueError, match="coordinates is 0"):
+        signal_to_noise(np.zeros(0), 1.0)

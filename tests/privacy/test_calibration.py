@@ -30,9 +30,7 @@ least = functools.partial(calibrate_noise_multiplier, target_delta=1e-5, release
 
 
 def planned(mechanism, count, pseudonym="a"):
-    return [
-        release_of(mechanism, round_number=number, pseudonym=pseudonym) for number in range(count)
-    ]
+    return [release_of(mechanism, round_number=n, pseudonym=pseudonym) for n in range(count)]
 
 
 def spend(z, count, relation, accountant="auto"):
@@ -67,12 +65,15 @@ def test_hand_checked_inverse_of_the_oracles():
 
 @pytest.mark.parametrize(
     ("target", "releases_per_round", "rounds"),
-    [(0.0, 1, 1), (math.inf, 1, 1), (math.nan, 1, 1), (1.0, 0, 1), (1.0, 1, 0)],
+    [(0.0, 1, 1), (math.nan, 1, 1), (1.0, 0, 1), (1.0, 1, 0)],
 )
 def test_meaningless_targets_are_refused(target, releases_per_round, rounds):
     amounts = {"releases_per_round": releases_per_round, "rounds": rounds}
     with pytest.raises(CalibrationError, match="must be"):
         least(target, relation="replace_one", **amounts)
+    if target != 1.0:
+        with pytest.raises(CalibrationError, match="above zero"):
+            calibrate(lambda z: [], target, 1e-5, smallest=1.0)
 
 
 @pytest.mark.parametrize("threshold", [1.23456789012345, 9.99999999949, 0.0333333333333])
@@ -81,18 +82,14 @@ def test_rounding_to_ten_digits_never_loses_the_fit(threshold):
     found = smallest_fit(lambda z: z >= threshold, threshold)
     assert threshold <= found <= threshold * (1 + 2e-9)
     assert f"{found:.9e}" == f"{found:.11e}".replace("00e", "e")
+    for start in (1e-6, 1e6):
+        found = smallest_fit(lambda z: z >= threshold, start)
+        assert threshold <= found <= threshold * (1 + 1e-6)
 
 
 def test_a_search_that_nothing_satisfies_ends():
     with pytest.raises(CalibrationError, match="no noise multiplier"):
         smallest_fit(lambda z: False, 1.0)
-
-
-@pytest.mark.parametrize("start", [1e-6, 1.0, 1e6])
-@pytest.mark.parametrize("threshold", [1e-3, 1.0, 123.456])
-def test_the_search_finds_a_threshold_from_any_start(start, threshold):
-    found = smallest_fit(lambda z: z >= threshold, start)
-    assert threshold <= found <= threshold * (1 + 1e-6)
 
 
 @settings(max_examples=12, deadline=None)
@@ -105,10 +102,7 @@ def test_the_search_finds_a_threshold_from_any_start(start, threshold):
 def test_calibrated_runs_just_fit_for_any_clipping_norm(target, count, clipping_norm, relation):
     z = least(target, rounds=count, relation=relation)
     ledger = planned(UploadNoise(clipping_norm, z, relation), count + 1)
-    for number in range(count):
-        require_affordable(
-            ledger[:number], ledger[number : number + 1], 1e-5, target_epsilon=target
-        )
+    require_affordable(ledger[: count - 1], ledger[count - 1 : count], 1e-5, target_epsilon=target)
     with pytest.raises(BudgetExhausted) as caught:
         require_affordable(ledger[:count], ledger[count:], 1e-5, target_epsilon=target)
     assert caught.value.epsilon > target == caught.value.target_epsilon
@@ -123,12 +117,6 @@ def test_planned_ledgers_are_calibrated_down_to_the_smallest_allowed():
     found = calibrate(ledger, 8.0, 1e-5, smallest=0.5)
     assert found == pytest.approx(single * math.sqrt(12.5), rel=2e-6)
     assert calibrate(ledger, 8.0, 1e-5, smallest=50.0) == 50.0
-
-
-@pytest.mark.parametrize("target", [0.0, math.nan])
-def test_planned_ledgers_have_meaningful_targets(target):
-    with pytest.raises(CalibrationError, match="above zero"):
-        calibrate(lambda z: [], target, 1e-5, smallest=1.0)
 
 
 def test_one_client_over_budget_stops_the_round():
@@ -158,8 +146,7 @@ def test_noiseless_plans_never_fit():
 
 
 def rows(z, count):
-    mechanism = UploadNoise(0.7, z, "replace_one")
-    return [release_of(mechanism, round_number=number) for number in range(1, count + 1)]
+    return planned(UploadNoise(0.7, z, "replace_one"), count)
 
 
 def by_hand(z, count):
@@ -170,9 +157,8 @@ def by_hand(z, count):
 @pytest.mark.parametrize(("z", "spent", "target"), [(4.0, 1, 8.0), (8.0, 3, 8.0), (5.0, 0, 12.0)])
 @pytest.mark.parametrize("likely", [1, 900])
 def test_it_is_the_last_number_that_the_formula_lets_pass(z, spent, target, likely):
-    found = affordable_rounds(
-        *(RunningLedger(rows(z, spent)), rows(z, 1), 1e-5), target_epsilon=target, likely=likely
-    )
+    ledger = RunningLedger(rows(z, spent))
+    found = affordable_rounds(ledger, rows(z, 1), 1e-5, target_epsilon=target, likely=likely)
     assert by_hand(z, spent + found) <= target < by_hand(z, spent + found + 1)
     # What is left over the price of a round is another number.
     assert found != int((target - by_hand(z, spent)) / by_hand(z, 1))
@@ -195,9 +181,6 @@ def test_without_noise_no_round_fits_and_with_much_as_many_as_are_counted():
     assert affordable_rounds(RunningLedger(), [bare], 1e-5, target_epsilon=1e6) == 0
     far = affordable_rounds(RunningLedger(), rows(1e6, 1), 1e-5, target_epsilon=8.0, most=40)
     assert far == 40
-
-
-def test_what_costs_nothing_is_refused():
     with pytest.raises(ValueError, match="planned is empty"):
         affordable_rounds(RunningLedger(), [], 1e-5, target_epsilon=8.0)
 

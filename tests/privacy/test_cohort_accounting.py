@@ -107,7 +107,7 @@ def fixed_size_epsilon(rows, delta):
 @pytest.mark.parametrize(
     ("z", "size", "population", "count", "delta"),
     [
-        (2.0, 10, 1_000, 1_000, 1e-5),
+        pytest.param(2.0, 10, 1_000, 1_000, 1e-5, marks=pytest.mark.slow),
         pytest.param(4.0, 100, 1_000, 50, 1e-3, marks=pytest.mark.slow),
         (1.0, 1, 2, 3, 1e-5),
         pytest.param(10.0, 3, 7, 20, 1e-6, marks=pytest.mark.slow),
@@ -222,11 +222,8 @@ def test_integer_noise_is_not_amplified():
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
         epsilon(ledger, DELTA)
     result = epsilons(ledger, DELTA)
-    assert (
-        result.observer
-        == result.peers
-        == epsilon([dataclasses.replace(release, cohort=None) for release in ledger], DELTA).epsilon
-    )
+    plain = epsilon([dataclasses.replace(release, cohort=None) for release in ledger], DELTA)
+    assert result.observer == result.peers == plain.epsilon
 
 
 def test_little_noise_may_cost_less_without_the_theorem():
@@ -250,10 +247,9 @@ def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z):
     ("noise", "size"),
     [
         (1e-6, 1),
-        (1e3, 100),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((1e-6, 100), (0.5, 1), (0.5, 100), (1e3, 1))
+            for case in ((1e3, 100), (1e-6, 100), (0.5, 1), (0.5, 100), (1e3, 1))
         ),
     ],
 )
@@ -304,7 +300,6 @@ def test_shared_noise_claims_against_the_server():
     [
         [],
         rounds(3),
-        [BARE],
         [row(), BARE],
         [UNNOISED],
         [shared_noise(0), row(pseudonym="b")],
@@ -320,7 +315,6 @@ def test_without_noise_everything_is_infinite_for_who_sees_it():
     assert result.server == result.peers == result.observer == result.claimed == math.inf
     unseen = epsilons([dataclasses.replace(UNNOISED, cohort=missed())], DELTA)
     assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
-    assert epsilons([BARE], DELTA).claimed == math.inf
 
 
 def test_a_budget_under_central_noise_limits_what_peers_learn():
@@ -330,9 +324,6 @@ def test_a_budget_under_central_noise_limits_what_peers_learn():
     require_affordable(spent, unseen, DELTA, target_epsilon=target)
     with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon .* nothing"):
         require_affordable(spent, [row(round_number=5)], DELTA, target_epsilon=target)
-
-
-def test_a_refusal_names_the_limit_that_it_is_about():
     limits = {"target_epsilon": 1.0, "limit_name": "privacy.lifetime_budget"}
     with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1"):
         require_affordable([], rounds(3), DELTA, **limits)
@@ -366,6 +357,7 @@ def test_cohorts_become_terms():
     assert not compose([row(cohort=drawn("fixed_size"))]).is_empty
 
 
+@pytest.mark.slow
 def test_the_support_table_is_what_the_adapters_answer():
     table = support_table()
     assert len(table) == len({(s.event, s.relation, s.accountant) for s in table}) == 5 * 2 * 4
@@ -402,14 +394,6 @@ def test_metrics_do_not_reach_the_observer():
     result = epsilons(ledger, DELTA)
     assert result.server == result.peers == price_of(*ledger) > price_of(upload("a"))
     assert result.observer == price_of(upload("a"))
-
-
-def test_pool_entries_reach_the_observer():
-    # An entry becomes an expert; what others train beside it is in the final parameters.
-    ledger = [upload("a"), upload("a", channel="pool")]
-    result = epsilons(ledger, DELTA)
-    assert result.server == result.peers == result.observer == price_of(*ledger)
-    assert result.observer > price_of(upload("a"))
 
 
 def test_the_maximum_is_over_clients_and_not_their_sum():

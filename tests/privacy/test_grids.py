@@ -49,12 +49,6 @@ def test_sums_modulo_the_ring_are_right_up_to_its_size(bits, values):
     assert found == int(float(wanted))
 
 
-def test_the_empty_vector_and_the_empty_sum():
-    grid = SignedGrid(4.0, 32, 3)
-    assert grid.dequantise(np.zeros(0, np.uint64)).shape == (0,)
-    np.testing.assert_array_equal(grid.dequantise_sum(np.zeros(2, np.uint64), 0), [0.0, 0.0])
-
-
 def test_how_many_were_summed_changes_the_check_and_not_the_values():
     grid, levels = SignedGrid(4.0, 32, 3), words([-8, 6], 32)
     for weight in range(4):
@@ -73,17 +67,13 @@ def test_levels_outside_the_ring_are_refused(bits):
     grid.dequantise(np.array([2**bits - 1], dtype=np.uint64))
     with pytest.raises(ValueError, match=f"at or above 2\\^{bits}"):
         grid.dequantise(np.array([0, 2**bits], dtype=np.uint64))
-
-
-def test_levels_that_are_no_unsigned_integers_are_refused():
     with pytest.raises(ValueError, match="unsigned integers"):
-        SignedGrid(1.0, 32, 1).dequantise(np.zeros(2, dtype=np.int64))
+        grid.dequantise(np.zeros(2, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
     ("scale", "bits", "clients", "message"),
     [
-        (0.0, 32, 1, "scale is 0"),
         (math.inf, 32, 1, "scale is inf"),
         (1.0, 32, 0, "clients is 0"),
         (1.0, 1, 1, "bits is 1; it must be from 2 to 64"),
@@ -204,21 +194,14 @@ def test_saturation_is_counted_and_cut():
         (8, 1, 16),  # none is smaller than 16
         (8, 257, 16),  # 257 x 255 = 2^16 - 1 just fits
         (8, 258, 17),
-        (16, 1, 16),
-        (16, 2, 17),
         (16, 65_537, 32),  # 65537 x 65535 = 2^32 - 1 just fits
         (16, 65_538, 33),
-        (32, 1, 32),
-        (32, 2, 33),
         (32, 2**32 + 1, 64),  # (2^32 + 1)(2^32 - 1) = 2^64 - 1 just fits
         (20, 0, 16),
     ],
 )
 def test_smallest_ring_without_wrap_around(bits, weight, ring):
     assert Quantiser(1.0, bits).ring_bits(weight) == ring
-
-
-def test_no_ring_is_large_enough():
     with pytest.raises(CalibrationError, match="wraps around"):
         Quantiser(1.0, 32).ring_bits(2**32 + 2)
 
@@ -236,10 +219,14 @@ def test_quantisers_that_mean_nothing_are_refused():
     quantiser = Quantiser(1.0, 8)
     with pytest.raises(NonFiniteUpdate):
         quantiser.quantise(np.array([np.nan]))
-    with pytest.raises(ValueError, match="unsigned"):
-        quantiser.dequantise(np.array([1, 2]))
     with pytest.raises(ValueError, match="total_weight"):
         quantiser.ring_bits(-1)
     for value_bound, bits in [(0.0, 8), (np.inf, 8), (1.0, 1), (1.0, 33)]:
         with pytest.raises(ValueError, match=r"value_bound|bits"):
             Quantiser(value_bound, bits)
+
+
+def test_the_empty_vector_and_the_empty_sum():
+    grid = SignedGrid(4.0, 32, 3)
+    assert grid.dequantise(np.zeros(0, np.uint64)).shape == (0,)
+    np.testing.assert_array_equal(grid.dequantise_sum(np.zeros(2, np.uint64), 0), [0.0, 0.0])

@@ -82,28 +82,26 @@ def test_tables_of_nothing_and_of_everything():
 @pytest.mark.parametrize(
     ("z", "steps"), [pytest.param(0.07, 10, marks=pytest.mark.slow), (1e-9, 1)]
 )
-def test_prv_gives_no_number_where_its_grid_overflows(z, steps):
+def test_prv_gives_no_number_where_its_grid_overflows_nor_of_integer_noise(z, steps):
     composition = Composition("add_or_remove_one", (Term(z, 1.0, steps),))
     with pytest.raises(UnsupportedEvent, match="Opacus' PRV"):
         opacus_adapters.prv_epsilon(composition, DELTA)
-
-
-def test_prv_knows_no_integer_noise():
     noise = IntegerNoise(name="skellam", share_deviation=9.0, shares=3, dimension=2)
     composition = Composition("add_or_remove_one", (), integer_terms=(IntegerTerm(3.0, noise, 1),))
     with pytest.raises(UnsupportedEvent, match="no integer noise"):
         opacus_adapters.prv_epsilon(composition, DELTA)
 
 
-@pytest.mark.parametrize("channel", ["pool", pytest.param("metrics", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("channel", ["pool", "metrics"])
 def test_training_is_charged_to_the_observer_on_whatever_channel(channel):
-    (row,) = rows(mechanism())
+    # Without sampling, which takes an accountant that is quick.
+    (row,) = rows(mechanism(sampling_probability=1.0))
     result = epsilons([dataclasses.replace(row, channel=channel)], DELTA)
     assert result.observer == result.server == result.peers > 0.0
 
 
 def test_a_row_of_many_steps_is_as_many_rows():
-    one, ten = mechanism(steps=1), mechanism(steps=10)
+    one, ten = (mechanism(noise_multiplier=8.0, steps=steps) for steps in (1, 10))
     assert epsilon(rows(one, 10), DELTA) == epsilon(rows(ten), DELTA)
     assert rows(mechanism(steps=7))[0].count == 7
 
@@ -125,11 +123,6 @@ def test_calibrated_noise_just_fits():
     assert epsilon(rows(less, 5), DELTA).epsilon > 3.0
     assert calibrate_noise_multiplier(3.0, DELTA, **plan) == z
     assert calibrate_sampled.cache_info().hits == 1
-
-
-def test_a_search_that_nothing_satisfies_ends():
-    with pytest.raises(CalibrationError, match="up to 1e"):
-        bracket(lambda log_z: 1.0)
 
 
 @pytest.mark.parametrize(
@@ -154,24 +147,23 @@ def test_calibrations_that_are_refused(changes, error, message):
     }
     with pytest.raises(error, match=message):
         calibrate_noise_multiplier(**plan | changes)
+    with pytest.raises(CalibrationError, match="up to 1e"):
+        bracket(lambda log_z: 1.0)
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("name", "value"),
     [
-        {"noise_multiplier": -1.0},
-        {"clipping_norm": 0.0},
-        {"sampling_probability": 0.0},
-        {"sampling_probability": 1.01},
-        {"steps": 0},
-        {"expected_batch_size": 0.0},
-        {"relation": "neighbour"},
+        ("noise_multiplier", -1.0),
+        ("sampling_probability", 0.0),
+        ("sampling_probability", 1.01),
+        ("steps", 0),
+        ("relation", "neighbour"),
     ],
 )
-def test_meaningless_mechanisms_are_refused(changes):
-    (name,) = changes
+def test_meaningless_mechanisms_are_refused(name, value):
     with pytest.raises(ValueError, match=name):
-        mechanism(**changes)
+        mechanism(**{name: value})
 
 
 def test_the_row_states_noise_norm_and_sampling_apart():

@@ -1,4 +1,4 @@
-"""A ledger that is counted on prices what all its rows cost, row for row."""
+"""Rows of a ledger mean something, and a ledger that is counted on prices all of them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from privacy import (
     claimed_epsilon,
     epsilons,
 )
+from privacy.errors import UnknownMechanism
 from tests.privacy._rows import FACTS, released
 
 DELTA = 1e-5
@@ -95,3 +96,80 @@ def test_a_draw_that_was_thrown_away_is_not_forgotten(is_free):
     thrown = [dataclasses.replace(first[-1], **FREE)] if is_free else first[-1:]
     late = RunningLedger([again, *first[:-1], *thrown])
     assert late.epsilons(DELTA) == epsilons([again, *first[:-1], *thrown], DELTA)
+
+
+RESERVED = released(2.0, status="reserved")
+
+
+def test_sensitivity_follows_the_relation():
+    assert RESERVED.sensitivity == 0.6
+    assert dataclasses.replace(RESERVED, relation="add_or_remove_one").sensitivity == 0.3
+
+
+def test_only_an_abort_that_nothing_left_is_free():
+    for status in ("reserved", "released", "aborted"):
+        assert dataclasses.replace(RESERVED, status=status).charged
+    assert not dataclasses.replace(RESERVED, **FREE).charged
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"relation": "replace"},
+        {"status": "done"},
+        {"standard_deviation": float("nan")},
+        {"clipping_norm": 0.0},
+        {"attempt": -1},
+        {"mechanism": FACTS["none"]},  # with noise
+        {"sampling_probability": 0.5},  # without sampling
+        {"sampling": "poisson", "sampling_probability": 1.5},
+        {"left_client": False, "status": "released"},
+        {"count": 0},
+        {
+            "mechanism": FACTS["none"],
+            "standard_deviation": 0.0,
+            "law": NO_NOISE,
+            "clipping_norm": -1.0,
+        },
+    ],
+    ids=str,
+)
+def test_rows_that_mean_nothing_are_refused(change):
+    with pytest.raises(ValueError, match=r"\w+ (is|must|can)"):
+        dataclasses.replace(RESERVED, **change)
+    with pytest.raises(UnknownMechanism, match="'magic'"):
+        dataclasses.replace(RESERVED, mechanism="magic")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "binomial"}, "kind is 'binomial'; valid are poisson, fixed_size"),
+        ({"size": 0}, "size is 0; it must be from 1 to the population, 20"),
+        ({"size": 21}, "size is 21"),
+    ],
+)
+def test_cohorts_that_mean_nothing_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(COHORT, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "cohort must be None on channel 'sum' under 'upload_noise'"),
+        ({"mechanism": FACTS["central_noise"], "channel": "pool"}, "cohort must be None"),
+        ({"mechanism": FACTS["central_noise"], "channel": "metrics"}, "cohort must be None"),
+        (
+            {
+                "mechanism": FACTS["central_noise"],
+                "sampling": "poisson",
+                "sampling_probability": 0.5,
+            },
+            "sampling must be 'none' beside a cohort",
+        ),
+    ],
+)
+def test_rows_that_no_draw_amplifies_have_no_cohort(changes, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(RESERVED, **{"cohort": COHORT} | changes)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from privacy.secure_aggregation import (
     default_threshold,
     server,
 )
+from privacy.secure_aggregation.messages import decode_dealt_shares, encode_dealt_shares
 
 # Without the consistency check, which only an active adversary makes necessary.
 PHASES = tuple(phase for phase in Phase if phase is not Phase.CONSISTENCY_CHECK)
@@ -104,6 +105,21 @@ def credentials_of(parameters: RoundParameters, index: int) -> Credentials | Non
     if not parameters.is_active:
         return None
     return Credentials(identity_of(index), enrolment_of(parameters.clients))
+
+
+def signer(parameters: RoundParameters, index: int) -> Identity | None:
+    """The key that a client signs with, where the round is active."""
+    return identity_of(index) if parameters.is_active else None
+
+
+def misdealt(
+    parameters: RoundParameters, dealer: int, message: bytes, holders: Iterable[int]
+) -> bytes:
+    """Dealt shares in which these holders find rubbish in their boxes."""
+    dealing = decode_dealt_shares(parameters, dealer, message)
+    boxes = dict(dealing.boxes) | dict.fromkeys(holders, bytes(94))
+    changed = replace(dealing, boxes=boxes)
+    return encode_dealt_shares(parameters, dealer, changed, identity=signer(parameters, dealer))
 
 
 def make_active(count: int = 5, **changes: object) -> RoundParameters:
@@ -209,7 +225,7 @@ def fill(
 
 
 def _answer(phase, state, message, parameters, index, vectors, entropy, context):
-    identity = identity_of(index) if parameters.is_active else None
+    identity = signer(parameters, index)
     if phase is Phase.ADVERTISE_KEYS:
         credentials = credentials_of(parameters, index)
         return None, *client.advertise(parameters, index, entropy=entropy, credentials=credentials)

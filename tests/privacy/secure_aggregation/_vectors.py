@@ -21,21 +21,17 @@ from privacy.secure_aggregation import (
     encode_server_state,
 )
 from privacy.secure_aggregation.keys import self_mask_key
-from privacy.secure_aggregation.messages import (
-    decode_dealt_shares,
-    decode_revealed_shares,
-    encode_dealt_shares,
-    encode_revealed_shares,
-)
+from privacy.secure_aggregation.messages import decode_revealed_shares, encode_revealed_shares
 from tests.privacy.secure_aggregation._drive import (
     FixedEntropy,
     Tamper,
-    identity_of,
     make_active,
     make_parameters,
     make_regular,
     make_vectors,
+    misdealt,
     play,
+    signer,
 )
 
 FOLDER = Path(__file__).parents[2] / "vectors" / "secure_aggregation"
@@ -80,23 +76,16 @@ def spoil(parameters: RoundParameters) -> Tamper:
     """The faults of the cases that are named after them."""
 
     def tamper(phase: Phase, sender: int, message: bytes) -> bytes:
-        identity = identity_of(sender) if parameters.is_active else None
         if (phase, sender) == (Phase.SHARE_KEYS, 2):
-            dealing = decode_dealt_shares(parameters, 2, message)
-            changed = replace(dealing, boxes=dict(dealing.boxes) | {4: bytes(94)})
-            return encode_dealt_shares(parameters, 2, changed, identity=identity)
+            return misdealt(parameters, 2, message, [4])
         if (phase, sender) == (Phase.UNMASKING, 1):
             revealed = decode_revealed_shares(parameters, 1, message)
             revealed[3] = replace(revealed[3], share=bytes(33))
+            identity = signer(parameters, 1)
             return encode_revealed_shares(parameters, 1, revealed, identity=identity)
         return message
 
     return tamper
-
-
-def untouched(phase: Phase, sender: int, message: bytes) -> bytes:
-    """What happens to the messages of all other cases."""
-    return message
 
 
 def record(name: str) -> dict[str, object]:
@@ -105,13 +94,14 @@ def record(name: str) -> dict[str, object]:
     vectors = make_vectors(parameters, seed=len(name))
     entropy = {i: Recorder(f"{name}/{i}") for i in parameters.clients}
     context = hashlib.sha256(name.encode()).digest()
+    faults = {"tamper": spoil(parameters)} if name.startswith("faults") else {}
     trace = play(
         parameters,
         vectors,
         lost={LAST: lost},
-        tamper=spoil(parameters) if name.startswith("faults") else untouched,
         entropy=entropy,
         context=context,
+        **faults,
     )
     advertised, ready = trace.after[Phase.ADVERTISE_KEYS], trace.states[LAST]
     some = min(ready)

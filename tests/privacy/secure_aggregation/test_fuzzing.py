@@ -1,4 +1,4 @@
-"""Every decoder, fed with garbage and with valid bytes that were damaged: one opaque error.
+"""Every decoder, fed with garbage, damaged bytes and what is no bytes at all: one opaque error.
 
 The damage is chosen so that it often passes the outer layers: a checksum or signature is made
 anew around a damaged body, and lengths and counts are what a valid message has.
@@ -9,18 +9,28 @@ from __future__ import annotations
 import functools
 import random
 
+import numpy as np
 import pytest
 
 from privacy.errors import Authentication, ProtocolViolation
-from privacy.secure_aggregation import Phase, client, server
+from privacy.secure_aggregation import (
+    Phase,
+    Refusal,
+    client,
+    decode_client_state,
+    decode_enrolment,
+    decode_server_state,
+    server,
+)
 from privacy.secure_aggregation.masking import packed_bytes
 from privacy.secure_aggregation.messages import HEADER_BYTES, Envelope, Kind
+from privacy.secure_aggregation.parameters import decode_parameters
 from tests.privacy.secure_aggregation._drive import (
-    identity_of,
     make_active,
     make_parameters,
     make_vectors,
     play,
+    signer,
 )
 
 OPAQUE = {
@@ -79,7 +89,7 @@ def damaged(rng, data):
 
 def rewrap(parameters, kind, sender, receiver, body):
     """A message whose envelope is right around a damaged body."""
-    identity = identity_of(sender) if parameters.is_active and sender else None
+    identity = signer(parameters, sender) if sender else None
     size = packed_bytes(parameters.vector_length, parameters.ring_bits)
     at = max(0, len(body) - size) if kind is Kind.MASKED_INPUT else len(body)
     envelope = Envelope(parameters, kind, sender, receiver)
@@ -97,8 +107,7 @@ def feed_client(rng, name):
     phase = FROM_SERVER[kind]
     body = trace.answers[phase][1][HEADER_BYTES : -trailer(parameters, 0)]
     message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
-    identity = identity_of(1) if parameters.is_active else None
-    client.step(trace.after[phase][1], message, identity=identity)
+    client.step(trace.after[phase][1], message, identity=signer(parameters, 1))
 
 
 def feed_server(rng, name):
@@ -109,9 +118,6 @@ def feed_server(rng, name):
     body = trace.sent[phase][1][HEADER_BYTES : -trailer(parameters, 1)]
     message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
     server.step(trace.server_states[phase], trace.sent[phase] | {1: message})
-
-
-FEEDERS = [feed_client, feed_server]
 
 
 def fuzz(feed, name, count):
@@ -130,9 +136,72 @@ def fuzz(feed, name, count):
 THOROUGH = pytest.param(200_000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])
 
 
-@pytest.mark.parametrize("count", [600, THOROUGH])
+@pytest.mark.parametrize("count", [300, THOROUGH])
 @pytest.mark.parametrize("name", ROUNDS)
-@pytest.mark.parametrize("feed", FEEDERS, ids=lambda feed: feed.__name__)
+@pytest.mark.parametrize("feed", [feed_client, feed_server], ids=lambda feed: feed.__name__)
 def test_nothing_but_the_one_error(feed, name, count):
     # A server takes a damaged message as a dropout, so it raises only below the threshold.
     assert fuzz(feed, name, count) > (0 if feed is feed_server else count // 2)
+
+
+WRONG = ["text", 0, None, [1, 2], {1: b""}, object(), bytes]
+
+
+@pytest.fixture(scope="module", params=[make_parameters, make_active])
+def trace(request):
+    parameters = request.param(5, corrupt=0, threshold=3)
+    return play(parameters, make_vectors(parameters))
+
+
+def of_other_kinds(message):
+    """The right bytes in other wrappings, and other things altogether."""
+    return [*WRONG, bytearray(message), memoryview(message), np.frombuffer(message, np.uint8)]
+
+
+def test_messages_and_states_are_refused_in_every_phase(trace):
+    parameters = trace.parameters
+    identity = signer(parameters, 2)
+    for phase in parameters.phases:
+        state, sent = trace.server_states[phase], trace.sent[phase]
+        for wrong in of_other_kinds(trace.answers[phase].get(2, b"\0")):
+            with pytest.raises(ProtocolViolation, match="was refused"):
+                client.step(trace.after[phase][2], wrong, identity=identity)
+        for wrong in of_other_kinds(sent[4]):
+            following, _ = server.step(state, sent | {4: wrong})
+            assert following.refused == (Refusal(4, phase),)
+        # Without 1 and 4, because `True` and `4.0` would be taken for keys that are there.
+        rest = {i: message for i, message in sent.items() if i not in (1, 4)}
+        keys = ("4", None, 4.0, True, (4,), np.int64(4), 2**70, -(2**70))
+        for messages in (*({key: sent[4]} | rest for key in keys), None, "text", [*sent.items()]):
+            with pytest.raises(ProtocolViolation, match="was refused"):
+                server.step(state, messages)
+    for wrong in WRONG:
+        with pytest.raises(ProtocolViolation):
+            client.step(wrong, trace.answers[Phase.ADVERTISE_KEYS][2])
+        with pytest.raises(ProtocolViolation):
+            client.mask(wrong, np.zeros(8, np.uint64))
+        with pytest.raises(ProtocolViolation):
+            server.step(wrong, {})
+
+
+def test_stored_bytes_of_another_type_are_refused():
+    for wrong in WRONG:
+        for decode in (decode_client_state, decode_server_state):
+            with pytest.raises(ProtocolViolation):
+                decode(wrong)
+        with pytest.raises(Authentication):
+            decode_enrolment(wrong)
+        with pytest.raises(ValueError, match="encoded parameters"):
+            decode_parameters(wrong)
+
+
+def test_what_a_caller_gives_is_a_value_error(trace):
+    ready = trace.states[Phase.MASKED_INPUT][2]
+    for wrong in (*WRONG, b"vector"):
+        with pytest.raises(ValueError, match="vector"):
+            client.mask(ready, wrong)
+    for wrong in (*WRONG, b"", bytes(31), bytes(33), bytearray(32)):
+        with pytest.raises(ValueError, match="context"):
+            client.mask(ready, np.zeros(8, np.uint64), context=wrong)
+        with pytest.raises(ValueError, match="context"):
+            server.start(trace.parameters, context=wrong)

@@ -66,11 +66,6 @@ def test_a_private_key_is_not_shown():
     assert private != new_identity()
 
 
-def test_a_fingerprint_can_be_read_aloud():
-    assert fingerprint(A) != fingerprint(B)
-    assert [len(group) for group in fingerprint(A).split("-")] == [4] * 8
-
-
 def test_enrolment_rotation_and_revocation():
     enrolment = Enrolment().enrol("a", A).enrol("b", B)
     assert enrolment.serial == 2
@@ -83,6 +78,8 @@ def test_enrolment_rotation_and_revocation():
     assert revoked.members["a"] == Member(None, (A, C))
     assert revoked.serial == 4
     assert len({e.fingerprint for e in (enrolment, rotated, revoked)}) == 3
+    assert [len(group) for group in fingerprint(A).split("-")] == [4] * 8
+    assert fingerprint(A) != fingerprint(B)
 
 
 @pytest.mark.parametrize(
@@ -99,8 +96,6 @@ def test_enrolment_rotation_and_revocation():
         lambda e: e.enrol("", C),
         lambda e: e.enrol("x y", C),
         lambda e: e.enrol("c", C[:-1]),
-        lambda e: Enrolment(-1),
-        lambda e: Enrolment(True),
     ],
 )
 def test_a_key_or_name_is_never_used_twice(change):
@@ -137,12 +132,9 @@ def test_the_file_reads_back_and_is_canonical():
         lambda data: data.replace(b'"serial": 2', b'"serial": 2.0'),
         lambda data: data.replace(A.hex().encode(), A.hex().upper().encode()),
         lambda data: data.replace(A.hex().encode(), B.hex().encode()),
-        lambda data: data.replace(A.hex().encode(), b"00"),
         lambda data: data.replace(b'"retired": []', b'"retired": [1]'),
-        lambda data: data.replace(b'"members"', b'"Members"'),
         lambda data: data.replace(b"{", b'{"more": 1, ', 1),
         lambda data: json.dumps(json.loads(data)).encode(),
-        lambda data: b"[]",
         lambda data: b"\xff",
         lambda data: b"[" * 100_000,
     ],
@@ -210,11 +202,9 @@ class TestWhoMayInvite:
             with pytest.raises(Authentication, match="too few corrupted"):
                 invited(corrupt - 1)
 
-    def test_a_seat_under_another_identity_is_refused(self):
+    def test_a_seat_under_another_identity_or_without_one_is_refused(self):
         with pytest.raises(Authentication, match="seat"):
             client.advertise(self.parameters, 2, credentials=self.credentials())
-
-    def test_an_active_round_needs_credentials(self):
         with pytest.raises(ValueError, match="enrolment"):
             client.advertise(self.parameters, 1)
 

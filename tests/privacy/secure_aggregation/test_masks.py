@@ -1,4 +1,4 @@
-"""Masks and keys against a second implementation from the standard library, and their laws."""
+"""Masks, keys and packed rings against second implementations, and their laws."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.base import Cipher
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from privacy.errors import Authentication
 from privacy.randomness import draw
-from privacy.secure_aggregation import Phase, client
+from privacy.secure_aggregation import Phase, client, masking
 from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, unseal
-from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks, packed_bytes
+from privacy.secure_aggregation.masking import (
+    LARGEST_STREAM,
+    Mask,
+    add_masks,
+    pack,
+    packed_bytes,
+    unpack,
+    word_type,
+)
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
 from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_regular, play
 
@@ -77,9 +87,8 @@ def test_an_error_in_a_thread_is_not_lost():
 
 
 def test_channel_keys_are_not_shown():
-    parameters = make_parameters(3)
     own, peer = (PrivateKey(i, bytes([i]) * 32) for i in (1, 2))
-    channel = own.channel_keys(parameters, 2, peer.public)
+    channel = own.channel_keys(make_parameters(3), 2, peer.public)
     for key in (channel.sending, channel.receiving, b"\1" * 32):
         for form in (repr(key)[2:-1], key.hex()):
             assert form not in repr(channel) + repr(own)
@@ -88,6 +97,8 @@ def test_channel_keys_are_not_shown():
 def test_every_client_draws_its_own_secrets():
     states = [client.advertise(make_parameters(4), i)[0] for i in (1, 1, 2)]
     assert len({s for each in states for s in (each.channel_private, each.mask_private)}) == 6
+    with pytest.raises(ValueError, match="entropy"):
+        draw(lambda size: b"", 32)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +162,47 @@ def test_a_changed_box_or_one_of_another_key_or_context_does_not_open():
             unseal(key, box, associated=context)
 
 
-def test_a_broken_source_of_entropy_is_refused():
-    with pytest.raises(ValueError, match="entropy"):
-        draw(lambda size: b"", 32)
+WIDTHS = range(16, 65)
+
+
+def by_hand(values, bits):
+    """The oracle: one long integer, little-endian."""
+    whole = sum(value << (at * bits) for at, value in enumerate(values))
+    return whole.to_bytes(-(-len(values) * bits // 8), "little")
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("length", [1, 65])
+def test_a_packed_vector_is_one_long_integer(bits, length):
+    rng = np.random.default_rng(bits * 1000 + length)
+    values = rng.integers(0, 2**bits - 1, length, np.uint64, endpoint=True)
+    values[0], values[-1] = 2**bits - 1, 2 ** (bits - 1)
+    packed = bytes(pack(values.astype(word_type(bits)), bits))
+    assert packed == by_hand(values.tolist(), bits)
+    assert len(packed) == packed_bytes(length, bits)
+    again = unpack(memoryview(packed), length, bits)
+    assert again.dtype == word_type(bits)
+    assert again.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("bits", [17, 63])
+@pytest.mark.parametrize("beyond", [-1, 1, masking._BLOCK + 3])
+def test_a_long_vector_is_packed_in_blocks_and_is_still_one_long_integer(bits, beyond):
+    length = masking._BLOCK + beyond
+    values = np.random.default_rng(length).integers(0, 2**bits, length, np.uint64)
+    packed = pack(values.astype(word_type(bits)), bits)
+    digits = "".join(f"{value:0{bits}b}" for value in reversed(values.tolist()))
+    assert packed == int(digits, 2).to_bytes(packed_bytes(length, bits), "little")
+    assert unpack(memoryview(packed), length, bits).tolist() == values.tolist()
+
+
+@settings(derandomize=True)
+@given(st.sampled_from(WIDTHS), st.integers(1, 40), st.data())
+def test_other_bytes_are_refused_or_come_out_again(bits, length, data):
+    size = packed_bytes(length, bits)
+    raw = data.draw(st.binary(min_size=max(0, size - 1), max_size=size + 1))
+    vector = unpack(memoryview(raw), length, bits)
+    if len(raw) != size or int.from_bytes(raw, "little") >> (bits * length):
+        assert vector is None
+    else:
+        assert bytes(pack(vector, bits)) == raw

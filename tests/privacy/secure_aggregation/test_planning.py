@@ -1,4 +1,4 @@
-"""Thresholds and graphs against exact fractions, simulation and the rules."""
+"""Thresholds and graphs against exact fractions, simulation and the rules, and rounds on graphs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from platform.cli.federation import secagg_plan_command
 from platform.errors import ConfigError
-from privacy.errors import CalibrationError
-from privacy.secure_aggregation import plan
+from privacy.errors import CalibrationError, ProtocolViolation, ThresholdNotMet
+from privacy.secure_aggregation import (
+    CollectingUnmasking,
+    Phase,
+    TooFewLeft,
+    client,
+    largest_norm,
+    plan,
+    require_plausible_norm,
+    server,
+)
+from privacy.secure_aggregation.messages import decode_roster, encode_roster
 from privacy.secure_aggregation.parameters import (
     active_threshold,
     closed_neighbourhoods,
@@ -21,7 +32,14 @@ from privacy.secure_aggregation.parameters import (
     secrecy_bits,
     two_thirds_and_one,
 )
-from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_vectors, play
+from tests.privacy.secure_aggregation._drive import (
+    PHASES,
+    make_active,
+    make_parameters,
+    make_regular,
+    make_vectors,
+    play,
+)
 
 
 def tail(population, marked, drawn, least):
@@ -72,11 +90,6 @@ def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, 
     )
 
 
-def test_small_cohorts_are_complete():
-    found = plan(64, corrupt_rate=0.05, dropout_rate=0)
-    assert (found.degree, found.neighbours, found.threshold) == (0, 63, two_thirds_and_one(64))
-
-
 def test_the_active_rule_is_that_of_the_paper():
     # With fewer than a third corrupted, floor(2n/3) + 1 is enough (Bonawitz et al. 2017, 6.2).
     for clients in range(4, 300):
@@ -87,6 +100,9 @@ def test_the_active_rule_is_that_of_the_paper():
     found = plan(100, corrupt_rate=0.3, dropout_rate=0.1, active=True)
     assert (found.degree, found.threshold, found.active) == (0, 67, True)
     assert plan(100, corrupt_rate=0.4, dropout_rate=0.1, active=True).threshold == 71
+    # Small cohorts are complete.
+    found = plan(64, corrupt_rate=0.05, dropout_rate=0)
+    assert (found.degree, found.neighbours, found.threshold) == (0, 63, two_thirds_and_one(64))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +133,6 @@ def test_what_nothing_withstands_is_refused(wanted):
     "wanted",
     [
         {"clients": 1},
-        {"clients": 10, "corrupt_rate": 1.0},
         {"clients": 10, "corrupt_rate": -0.1},
         {"clients": 10, "dropout_rate": 1.0},
     ],
@@ -132,7 +147,7 @@ def test_the_bounds_hold_in_simulation():
     clients, corrupt, dropouts, degree, threshold = 40, 8, 6, 8, 6
     rng = np.random.default_rng(7)
     failed = lost = 0
-    trials = 3000
+    trials = 1000
     for _ in range(trials):
         order = ring_order(range(1, clients + 1), rng.bytes(32))
         marked = rng.permutation(clients) + 1
@@ -164,6 +179,8 @@ def test_the_command_prints_both_regimes(capsys):
     assert documents[1]["security_bits"] >= 40
     assert documents[0]["security_bits"] is None
     assert sum(d["chosen"] for d in documents) == 2
+    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
+        secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)
 
 
 @pytest.mark.parametrize("place", [0, 2])
@@ -176,6 +193,129 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
     assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
 
 
-def test_the_command_refuses_numbers_out_of_range():
-    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
-        secagg_plan_command(clients=10, corrupt_rate=1.5, as_json=False)
+SEED = bytes(range(32))
+
+
+@pytest.mark.parametrize(("count", "degree"), [(3, 2), (12, 6), (13, 12)])
+def test_every_client_has_k_neighbours_and_they_have_it(count, degree):
+    clients = tuple(range(5, 5 + 3 * count, 3))
+    around = closed_neighbourhoods(clients, degree, SEED)
+    assert set(around) == set(clients)
+    for own, members in around.items():
+        assert len(set(members)) == degree + 1
+        assert own in members
+        assert list(members) == sorted(members)
+        assert all(own in around[member] for member in members)
+
+
+def test_a_sum_below_the_smallest_is_not_opened():
+    parameters = make_regular(12)
+    for phase in PHASES[:3]:
+        with pytest.raises(ThresholdNotMet) as caught:
+            play(parameters, make_vectors(parameters), lost={phase: {1, 5, 9}})
+        assert caught.value.phase == phase
+
+
+def test_a_neighbourhood_below_its_threshold_aborts_before_anything_is_opened():
+    parameters = make_regular(12, threshold=6, smallest_sum=10)
+    neighbours = [i for i in parameters.holders(1) if i != 1]
+    lost = set(neighbours[:2])
+    for phase in PHASES[:3]:
+        with pytest.raises(TooFewLeft, match="5 holders") as caught:
+            play(parameters, make_vectors(parameters), lost={phase: lost})
+        assert caught.value.phase == phase
+    with pytest.raises(TooFewLeft) as caught:
+        play(parameters, make_vectors(parameters), lost={Phase.UNMASKING: lost})
+    assert caught.value.phase == Phase.UNMASKING
+
+
+def test_a_client_refuses_a_roster_with_strangers_to_its_neighbourhood():
+    parameters = make_regular(12)
+    trace = play(parameters, make_vectors(parameters))
+    rosters = {
+        i: decode_roster(parameters, i, trace.answers[Phase.ADVERTISE_KEYS][i])
+        for i in parameters.clients
+    }
+    stranger = next(i for i in parameters.clients if i not in parameters.holders(1))
+    state = trace.after[Phase.ADVERTISE_KEYS][1]
+    more = rosters[1] | {stranger: rosters[stranger][stranger]}
+    with pytest.raises(ProtocolViolation):
+        client.step(state, encode_roster(parameters, 1, more))
+    client.step(state, encode_roster(parameters, 1, rosters[1]))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"degree": 5}, "degree"),
+        ({"degree": 12}, "degree"),
+        ({"graph_seed": b""}, "graph_seed"),
+        ({"threshold": 8}, "threshold"),
+        ({"smallest_sum": 3}, "smallest_sum"),
+        ({"smallest_sum": 8}, "bits of security"),
+        ({"corrupt": 4}, "bits of security"),
+    ],
+)
+def test_graphs_that_are_not_safe_are_refused(change, named):
+    with pytest.raises(ValueError, match=named):
+        make_regular(12, **change)
+
+
+def test_the_server_checks_the_neighbourhoods_of_dropouts_too():
+    # Of a client lost after sharing keys the key must be rebuilt by its neighbours.
+    parameters = make_regular(12, threshold=6, smallest_sum=10)
+    trace = play(parameters, make_vectors(parameters), lost={Phase.MASKED_INPUT: {1}})
+    state = trace.server_states[Phase.UNMASKING]
+    assert isinstance(state, CollectingUnmasking)
+    answers = dict(trace.sent[Phase.UNMASKING])
+    one = next(i for i in parameters.holders(1) if i != 1)
+    del answers[one]
+    with pytest.raises(TooFewLeft, match="client 1 "):
+        server.step(state, answers)
+
+
+def test_a_dropouts_neighbourhood_is_checked_before_shares_are_asked_for():
+    # Lost with the clients four places before and after it, a client has 6 of its 9 holders left,
+    # while every survivor still has 7.
+    parameters = make_regular(14, degree=8, threshold=7, smallest_sum=11)
+    order = ring_order(parameters.clients, parameters.graph_seed)
+    lost = {order[0], order[4], order[-4]}
+    with pytest.raises(TooFewLeft, match=f"6 holders of shares of client {order[0]} ") as caught:
+        play(parameters, make_vectors(parameters), lost={Phase.MASKED_INPUT: lost})
+    assert caught.value.phase == Phase.MASKED_INPUT
+
+
+def test_without_noise_it_is_the_triangle_inequality():
+    assert largest_norm(length=100, cohort_size=7, clipping_norm=2.0) == pytest.approx(14.0)
+    rounded = largest_norm(length=100, cohort_size=7, clipping_norm=2.0, step=0.1)
+    # Seven vectors are rounded, and the noise that is added to their sum.
+    assert rounded == pytest.approx(14.0 + 8 * 0.05 * 10)
+
+
+@pytest.mark.parametrize("length", [1, 1000])
+def test_the_noise_term_covers_all_but_a_trillionth(length):
+    bound = largest_norm(length=length, cohort_size=4, clipping_norm=0.0, noise_in_sum=6.0)
+    chance_beyond = stats.chi2.sf((bound / 6.0) ** 2, length)
+    assert 0 < chance_beyond <= 2.0**-40
+    assert bound < 6.0 * (math.sqrt(length) + 12)
+
+
+def test_honest_sums_pass_and_a_shifted_one_does_not():
+    rng = np.random.default_rng(3)
+    bound = largest_norm(
+        length=500, cohort_size=10, clipping_norm=1.0, noise_in_sum=0.1 * math.sqrt(10)
+    )
+    for _ in range(50):
+        vectors = rng.normal(size=(10, 500))
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        total = vectors.sum(axis=0) + rng.normal(scale=0.1, size=(10, 500)).sum(axis=0)
+        require_plausible_norm(total, bound)
+    with pytest.raises(ProtocolViolation, match="longer than") as caught:
+        require_plausible_norm(total + 3.0, bound)
+    assert not any(character.isdigit() for character in str(caught.value))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(value):
+    with pytest.raises(ProtocolViolation):
+        require_plausible_norm(np.array([0.0, value]), 1e9)

@@ -104,28 +104,6 @@ def test_untrained_parameters_are_constants(trained):
     assert all(relative_error(ours.gradients[n], oracle[n]) < 1e-6 for n in trained)
 
 
-def test_a_row_depends_on_its_own_example_alone():
-    objective, parameters = make_gated(), to_tensors(make_parameters(4))
-    batch = to_tensors(make_examples(6, 4))
-    before = per_sample_gradients(objective, parameters, batch, trained=TRAINED)
-    batch["features"][2] = to_tensors(make_examples(1, 4, seed=10))["features"][0]
-    after = per_sample_gradients(objective, parameters, batch, trained=TRAINED)
-    others = [0, 1, 3, 4, 5]
-    for name in TRAINED:
-        torch.testing.assert_close(after.gradients[name][others], before.gradients[name][others])
-        assert not torch.allclose(after.gradients[name][2], before.gradients[name][2])
-
-
-def test_an_empty_batch_gives_no_rows():
-    parameters, batch = to_tensors(make_parameters(4)), to_tensors(make_examples(3, 4))
-    empty = {name: value[:0] for name, value in batch.items()}
-    ours = per_sample_gradients(make_gated(), parameters, empty, trained=TRAINED)
-    assert ours.losses.shape == (0,)
-    assert ours.norms().shape == (0,)
-    for name in TRAINED:
-        assert ours.gradients[name].shape == (0, *parameters[name].shape)
-
-
 # No encoder at all: losses w.x - y.
 LINEAR = Toy(lambda p, e, b: b["x"] @ p["w"] - b["labels"])
 AVERAGED = Toy(lambda p, e, b: (b["x"] @ p["w"]).mean())

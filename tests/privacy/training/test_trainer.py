@@ -1,4 +1,4 @@
-"""Local training: laws, Opacus' clipping against clipping by hand, and what is refused."""
+"""Local training: plans, laws, clipping by Opacus and by hand, penalties, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate, PrivacyError
-from privacy.training import FitReport, LocalTrainer, TrainingPlan
+from privacy.randomness import SeededNoise
+from privacy.training import Clipping, LocalTrainer, TrainingPlan
 from privacy.training.plan import shuffled_batches
 from tests.privacy.training._gated import (
     TRAINED,
@@ -24,7 +25,10 @@ from tests.privacy.training._gated import (
     make_parameters,
     to_tensors,
 )
-from tests.privacy.training._linear import Toy
+from tests.privacy.training._linear import Toy, mechanism
+from tests.privacy.training._linear import fit as fit_linear
+from tests.privacy.training._linear import make_examples as linear_examples
+from tests.privacy.training._linear import trainer as linear_trainer
 
 Arrays = dict[str, NDArray[Any]]
 CLASSES = 4
@@ -179,17 +183,6 @@ def test_amount_of_training(plan, steps, expected):
     assert report.clipped_fraction is None
 
 
-def test_report_of_one_step():
-    trainer = LocalTrainer(make_plan(local_steps=1, batch_size=10), 1e-9)
-    fit(trainer)
-    parameters = to_tensors(make_parameters(CLASSES))
-    objective, batch = make_gated(), to_tensors(make_examples(10, CLASSES))
-    mean = float(objective.losses(parameters, objective.encode(parameters), batch).mean())
-    (report,) = trainer.reports
-    assert report.mean_loss == pytest.approx(mean)
-    assert report == FitReport(1, 10, report.mean_loss, 1.0)
-
-
 @given(count=st.integers(1, 30), size=st.integers(1, 40), seed=st.integers(0, 99))
 def test_each_epoch_visits_every_example_once(count, size, seed):
     per_epoch = -(-count // size)
@@ -277,7 +270,6 @@ def test_an_infinite_gradient_is_an_error(norm):
         ({"groups": [ParameterGroup(("mix",)), ParameterGroup(("mix",))]}, "named twice"),
         ({"groups": []}, "name no parameter"),
         ({"groups": [ParameterGroup(("mix",), -0.1)]}, "learning_rate of a group is -0.1"),
-        ({"parameters": {"mix": np.ones(())}, "groups": [ParameterGroup(("mix",))]}, "'context'"),
         ({"parameters": {**make_parameters(CLASSES), "mix": np.array(1)}}, "floating-point"),
         ({"examples": {"features": np.ones((3, 8))}}, "'labels' is missing"),
         ({"examples": make_examples(0, CLASSES)}, "at least one example"),
@@ -288,3 +280,157 @@ def test_an_infinite_gradient_is_an_error(norm):
 def test_mistakes_at_the_door(options, message):
     with pytest.raises(ValueError, match=message):
         fit(LocalTrainer(make_plan()), **options)
+
+
+RATE, TINY = 0.1, 1e-4
+
+
+def one_step(norm=None, **options):
+    """All examples in one step of plain descent, so that a step is RATE times a gradient."""
+    plan = make_plan(local_steps=1, batch_size=8, learning_rate=RATE)
+    return fit(LocalTrainer(plan, norm), count=8, **options)
+
+
+def pull(parameters, encoded):
+    """3/2 ||context - 1||^2, whose gradient is 3 (context - 1)."""
+    return 1.5 * ((parameters["context"] - 1.0) ** 2).sum()
+
+
+def read_text(parameters, encoded):
+    return (encoded["text"] ** 3).sum()
+
+
+@pytest.mark.parametrize("norm", [None, TINY])
+def test_a_penalty_adds_its_own_gradient(norm):
+    """Also where every example is clipped to next to nothing: the penalty is not."""
+    start, without, with_it = make_parameters(CLASSES), one_step(norm), one_step(norm, penalty=pull)
+    moved = with_it["context"] - without["context"]
+    np.testing.assert_allclose(moved, -RATE * 3.0 * (start["context"] - 1.0), rtol=1e-9)
+    for name in set(TRAINED) - {"context"}:
+        np.testing.assert_array_equal(with_it[name], without[name])
+    if norm is not None:
+        assert np.abs(without["context"] - start["context"]).max() <= RATE * TINY
+
+
+@pytest.mark.parametrize("norm", [None, TINY])
+def test_a_penalty_reaches_the_prompt_through_the_encoder(norm):
+    leaves = to_tensors(make_parameters(CLASSES))
+    leaves["context"].requires_grad_()
+    encoded = make_gated().encode(leaves)
+    read_text(leaves, encoded).backward()
+    moved = one_step(norm, penalty=read_text)["context"] - one_step(norm)["context"]
+    np.testing.assert_allclose(moved, -RATE * leaves["context"].grad.numpy(), rtol=1e-7, atol=1e-12)
+    assert np.abs(moved).max() > 1e-4
+
+
+def test_a_penalty_is_added_behind_the_noise():
+    """With the same noise the two results differ by the penalty's gradient alone, undivided."""
+    examples = linear_examples(np.ones((3, 5)), np.ones((3, 5)))
+    private = mechanism(noise_multiplier=2.0, expected_batch_size=16.0)
+
+    def fit(penalty):
+        noise = SeededNoise(np.random.default_rng(1))
+        return fit_linear(linear_trainer(private, noise), examples, penalty=penalty)
+
+    def slope(parameters, encoded):
+        return 7.0 * parameters["shared"].sum()
+
+    without, with_it = fit(None), fit(slope)
+    rate = linear_trainer(private, SeededNoise(np.random.default_rng(1))).learning_rate
+    np.testing.assert_allclose(with_it["shared"] - without["shared"], -7.0 * rate, rtol=1e-5)
+    np.testing.assert_array_equal(with_it["personal"], without["personal"])
+
+
+def test_a_penalty_that_is_not_finite_stops_training():
+    with pytest.raises(NonFiniteUpdate, match="not finite"):
+        one_step(penalty=lambda parameters, encoded: parameters["context"].sum() * torch.inf)
+
+
+# Loss w^2 / 2 whatever the example: the gradient is w.
+PARABOLA = Toy(lambda p, e, b: (p["w"] ** 2).sum() / 2.0 + 0.0 * b["labels"])
+
+
+def trained(start, *, rate=None, **plan):
+    fields = {"batch_size": 1, "local_steps": 1, "learning_rate": 0.6}
+    (result,) = LocalTrainer(TrainingPlan(**fields | plan)).fit(
+        PARABOLA,
+        {"w": np.array([start])},
+        {"labels": np.zeros(1)},
+        groups=[ParameterGroup(("w",), rate)],
+        rng=np.random.default_rng(0),
+    )["w"]
+    return float(result)
+
+
+ADAM = {"optimizer": "adam", "betas": (0.5, 0.5), "eps": 1.0}
+
+
+def test_two_steps_of_adam_by_hand():
+    # Step 1: both means are corrected to g = 3 and g^2 = 9; 0.6 x 3 / (3 + 1) = 0.45.
+    assert trained(3.0, **ADAM) == pytest.approx(2.55, abs=1e-6)
+    # Step 2: g = 2.55; (0.5 x 1.5 + 0.5 x 2.55) / 0.75 = 2.7 and (0.5 x 4.5 + 0.5 x 6.5025) / 0.75
+    # = 7.335, whose root is 2.708321; 0.6 x 2.7 / 3.708321 = 0.436855.
+    assert trained(3.0, local_steps=2, **ADAM) == pytest.approx(2.113145, abs=1e-6)
+
+
+def test_adamw_decays_apart_by_hand():
+    # First 3 x (1 - 0.6 x 0.1) = 2.82, then the step of 0.45 as above.
+    assert trained(3.0, **{**ADAM, "optimizer": "adamw", "weight_decay": 0.1}) == pytest.approx(
+        2.37, abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("rate", [None, 0.2])
+def test_the_factor_is_of_all_rates(rate):
+    # 4 - 0.25 x rate x 4
+    wanted = 4.0 - (0.6 if rate is None else rate)
+    assert trained(4.0, rate=rate, rate_factor=0.25) == pytest.approx(wanted, abs=1e-6)
+    plan = TrainingPlan(local_steps=1, batch_size=1, learning_rate=0.5, rate_factor=0.25)
+    assert LocalTrainer(plan).learning_rate == 0.125
+
+
+def test_the_factor_is_of_noised_steps_too():
+    """One step from zero along gradient and noise: half the rate, half the way."""
+
+    def moved(factor):
+        noise = SeededNoise(np.random.default_rng(1))
+        learner = linear_trainer(mechanism(noise_multiplier=1.0), noise, rate_factor=factor)
+        return fit_linear(learner, linear_examples(np.array([[0.6, 0.8]])))["shared"]
+
+    np.testing.assert_allclose(moved(0.5), 0.5 * moved(1.0), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("amount", "count", "steps"),
+    [({"local_steps": 5}, 1, 5), ({"local_epochs": 1}, 5, 2), ({"local_epochs": 3}, 9, 9)],
+)
+def test_steps_of_a_plan(amount, count, steps):
+    assert make_plan(**{"local_steps": None} | amount).steps_for(count) == steps
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"local_steps": None}, "exactly one"),
+        ({"local_epochs": 1}, "exactly one"),
+        ({"local_steps": 0}, "local_steps is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"momentum": 1.0}, "momentum is 1.0"),
+        ({"betas": (1.0, 0.9)}, r"betas are \(1\.0, 0\.9\)"),
+        ({"eps": 0.0}, "eps is 0.0"),
+        ({"rate_factor": 0.0}, "rate_factor is 0.0"),
+        ({"optimizer": "rmsprop"}, "optimizer is 'rmsprop'; valid: sgd, adam, adamw"),
+        ({"optimizer": "adam", "momentum": 0.9}, "momentum is 0.9 with optimizer 'adam'"),
+    ],
+)
+def test_plans_that_make_no_sense(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_plan(**changes)
+
+
+@pytest.mark.parametrize("norm", [0.0, float("nan")])
+def test_norms_that_make_no_sense(norm):
+    with pytest.raises(ValueError, match="per_sample_clipping_norm"):
+        LocalTrainer(make_plan(), norm)
+    with pytest.raises(ValueError, match="per_sample_clipping_norm"):
+        Clipping(norm)

@@ -1,25 +1,181 @@
-"""The bound from canaries within a run: its coverage, its ceiling, and what it must not claim."""
+"""Bounds from scores, guesses and canaries: coverage, ceilings, what they must not claim."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import nct
+from scipy.integrate import quad
+from scipy.stats import binom, nct, norm
 
 from privacy.auditing import (
     Canaries,
     canary_bound,
     canary_ceiling,
     commitment_to,
+    epsilon_ceiling,
+    epsilon_lower_bound,
+    gaussian_bound,
     gaussian_claim,
+    judge_client_unit,
     new_key,
+    one_run_p_value,
+    planned_guesses,
 )
-from tests.privacy.auditing.test_gaussian_bound import delta_of
+from privacy.auditing.bounds import correct_guesses
+from tests.privacy.auditing.test_games import gaussian_scores
 
 DELTA = 1e-5
+
+
+def delta_of(mu, epsilon):
+    """By integrating how far one density is above e^epsilon times the other."""
+    start = epsilon / mu + mu / 2
+    gap = lambda x: norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x)  # noqa: E731
+    return quad(gap, start, start + 12, epsabs=1e-14)[0]
+
+
+@pytest.mark.parametrize(("directions", "share"), [(16, 0.41), (512, 0.89)])
+def test_ceilings_where_what_a_neighbour_scores_is_known(directions, share):
+    """mu 0.745 has epsilon 3.12; 1.645 / sqrt(d) below it lies what d directions show."""
+    assert delta_of(0.745, 3.12) == pytest.approx(DELTA, rel=0.05)
+    found = epsilon_ceiling(0.745, DELTA, directions, math.inf)
+    assert found / 3.12 == pytest.approx(share, abs=0.01)
+    low = 0.745 - 1.6449 / math.sqrt(directions)
+    assert delta_of(low, found) == pytest.approx(DELTA, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mu", "canaries"), [(0.3, 400), (0.745, 60), (3.0, 60)])
+def test_the_bound_is_above_the_truth_in_one_of_twenty_and_its_median_is_the_ceiling(mu, canaries):
+    rng, runs = np.random.default_rng(int(1000 * mu) + canaries), 600
+    bounds = []
+    for _ in range(runs):
+        inside = mu + rng.standard_normal(canaries // 2)
+        # Neither unit nor place of the scores matters.
+        outside = rng.standard_normal(canaries // 2)
+        found = gaussian_bound(7 * inside + 3, 7 * outside + 3, claimed_mu=mu, delta=DELTA)
+        bounds.append(found.epsilon)
+    truth = gaussian_claim(mu, DELTA).epsilon
+    above = sum(bound > truth for bound in bounds)
+    # Binomial(600, 0.05): 30, deviation 5.3.
+    assert 9 <= above <= 54
+    assert np.median(bounds) == pytest.approx(found.ceiling, rel=0.12, abs=0.05)
+
+
+def test_with_the_canaries_of_an_audit_it_shows_more_than_four_fifths():
+    claim = gaussian_claim(0.745, DELTA)
+    scores = gaussian_scores(np.random.default_rng(3), mu=0.745, canaries=4000)
+    result = judge_client_unit(scores, claim)
+    assert result.gaussian is not None
+    assert 0.8 * claim.epsilon < result.gaussian.epsilon < 1.05 * claim.epsilon
+    assert 0.8 * claim.epsilon < result.gaussian.ceiling < claim.epsilon
+    assert result.epsilon_lower_bound_95 < 0.7 * claim.epsilon
+    assert result.document()["gaussian"] == {
+        "epsilon": result.gaussian.epsilon,
+        "ceiling": result.gaussian.ceiling,
+    }
+
+
+def test_where_nothing_is_seen_nothing_is_claimed():
+    rng = np.random.default_rng(5)
+    same = rng.standard_normal(400)
+    for inside, outside in ((same, same), (same - 1, same), (np.ones(9), np.ones(9))):
+        found = gaussian_bound(inside, outside, claimed_mu=1.0, delta=DELTA)
+        assert found.epsilon == 0.0
+    assert epsilon_ceiling(0.1, DELTA, 10, 10) == 0.0
+    assert epsilon_ceiling(0.1, DELTA, 1, 1) == 0.0
+
+
+@pytest.mark.parametrize(("number", "mu"), [(1, 1.0), (5, 0.0)])
+def test_bad_numbers_are_refused(number, mu):
+    with pytest.raises(ValueError, match=r"at least two|mu"):
+        gaussian_bound(np.arange(number) * 1.0, np.arange(9.0), claimed_mu=mu, delta=DELTA)
+
+
+@pytest.mark.parametrize("mu", [0.05, 40.0, 1e12])
+def test_extreme_distances_are_numbers(mu):
+    rng = np.random.default_rng(6)
+    inside, outside = mu + rng.standard_normal(50_000), rng.standard_normal(50_000)
+    found = gaussian_bound(inside, outside, claimed_mu=mu, delta=DELTA)
+    assert math.isfinite(found.epsilon)
+    assert found.epsilon <= gaussian_claim(1.02 * mu + 0.02, DELTA).epsilon
+    # Nothing above the largest mu is told apart; one below it is seen nearly in full.
+    least = 0.0 if mu < 1 else gaussian_claim(min(0.98 * mu, 1000.0), DELTA).epsilon
+    assert found.epsilon >= least
+
+
+@pytest.mark.parametrize(
+    ("canaries", "delta", "expected"), [(100, 0.0, 0.702), (100, 1e-4, 0.699), (1000, 1e-4, 0.673)]
+)
+def test_the_bounds_printed_in_the_papers_appendix(canaries, delta, expected):
+    bound = epsilon_lower_bound(canaries=canaries, guesses=100, correct=75, delta=delta)
+    assert bound == pytest.approx(expected, abs=5e-4)
+
+
+def test_the_p_value_printed_in_the_papers_appendix():
+    p_value = one_run_p_value(canaries=100, guesses=100, correct=75, epsilon=math.log(3), delta=0.0)
+    assert p_value == pytest.approx(0.553, abs=5e-4)
+
+
+def exact_p_value(canaries, guesses, correct, odds, delta):
+    """Corollary 5.4 in rational numbers, for e^epsilon = odds."""
+    right = Fraction(odds, odds + 1)
+
+    def tail(least):
+        return sum(
+            math.comb(guesses, k) * right**k * (1 - right) ** (guesses - k)
+            for k in range(least, guesses + 1)
+        )
+
+    steps = [(tail(correct - i) - tail(correct)) / i for i in range(1, correct + 1)]
+    return float(min(1, tail(correct) + 2 * canaries * delta * max(steps, default=Fraction(0))))
+
+
+@pytest.mark.parametrize("odds", [1, 20])
+@pytest.mark.parametrize(("guesses", "correct"), [(1, 1), (7, 0), (30, 22)])
+@pytest.mark.parametrize("delta", [Fraction(0), Fraction(1, 1000), Fraction(1, 20)])
+def test_the_p_value_is_the_corollary_in_rational_numbers(odds, guesses, correct, delta):
+    p_value = one_run_p_value(
+        canaries=40, guesses=guesses, correct=correct, epsilon=math.log(odds), delta=float(delta)
+    )
+    assert p_value == pytest.approx(exact_p_value(40, guesses, correct, odds, delta), rel=1e-9)
+
+
+@pytest.mark.parametrize(("epsilon", "guesses"), [(0.1, 120), (1.0, 50), (3.0, 50)])
+def test_coverage_is_exactly_kept_by_randomised_response(epsilon, guesses):
+    """Randomised response attains the bound, so 5% must be kept and nearly used."""
+    right = math.exp(epsilon) / (1 + math.exp(epsilon))
+    wrong = sum(
+        binom.pmf(correct, guesses, right)
+        for correct in range(guesses + 1)
+        if epsilon_lower_bound(canaries=guesses, guesses=guesses, correct=correct, delta=0.0)
+        > epsilon
+    )
+    assert wrong <= 0.05
+    if epsilon < 3.0:
+        assert wrong > 0.02
+
+
+def test_the_most_extreme_scores_are_guessed():
+    scores = np.array([0.1, -3.0, 2.0, -0.2])
+    included = np.array([False, False, True, True])
+    assert correct_guesses(scores, included, 0.0, 2) == 2
+    assert correct_guesses(scores, included, 0.0, 4) == 2
+
+
+@pytest.mark.parametrize("counts", [(10, 11, 5), (10, 5, 6), (10, 5, -1)])
+def test_impossible_counts_are_refused(counts):
+    canaries, guesses, correct = counts
+    with pytest.raises(ValueError, match="at most the next"):
+        epsilon_lower_bound(canaries=canaries, guesses=guesses, correct=correct, delta=0.0)
+    with pytest.raises(ValueError, match="confidence"):
+        epsilon_lower_bound(canaries=9, guesses=9, correct=9, delta=0.0, confidence=1.0)
+
+
 MU = 0.745
 KINDS = [
     # Canaries, directions, relation.
@@ -197,3 +353,10 @@ def test_a_release_that_is_none_is_refused():
     for wrong in (np.zeros(255), np.full(256, np.nan)):
         with pytest.raises(ValueError, match="finite vector of 256"):
             canary_bound(found, wrong, claimed_mu=MU, delta=DELTA, sent=1.0)
+
+
+@pytest.mark.parametrize(("mu", "canaries"), [(0.01, 10), (0.5, 1000), (4.0, 1000), (50.0, 100)])
+def test_guesses_are_planned_within_the_canaries(mu, canaries):
+    assert 1 <= planned_guesses(mu, canaries, 1e-5) <= canaries
+    # To abstain pays where guesses are poor.
+    assert planned_guesses(0.5, 1000, 1e-5) < planned_guesses(4.0, 1000, 1e-5)
