@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -52,14 +53,15 @@ COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
 TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
 
-def repository_files(root: Path = ROOT) -> list[Path]:
+@cache
+def repository_files() -> tuple[Path, ...]:
     """Every file of the repository that is not made by a tool."""
     found = []
-    for folder, below, names in os.walk(root):
+    for folder, below, names in os.walk(ROOT):
         # In place: what is left out is not walked either.
         below[:] = [name for name in below if is_kept(name)]
         found += [Path(folder, name) for name in names if is_kept(name)]
-    return sorted(path for path in found if path.is_file())
+    return tuple(sorted(path for path in found if path.is_file()))
 
 
 def is_kept(name: str) -> bool:
@@ -68,6 +70,7 @@ def is_kept(name: str) -> bool:
     return not made and name not in LEFT_OUT
 
 
+@cache
 def text_of(path: Path) -> str | None:
     """A file's text, or None for binary files."""
     content = path.read_bytes()
