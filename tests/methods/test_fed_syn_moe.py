@@ -52,18 +52,6 @@ def test_the_mixture_by_hand():
     )
 
 
-def test_one_whole_network_is_shared_and_one_with_the_gate_stays():
-    method = build()
-    plain = fedavg.build(fedavg.Config(**SMALL), TASK)
-    view = first(method)
-    assert method.shared_spec() == plain.shared_spec()
-    local = {n.removeprefix(LOCAL) for n in view.personal if n.startswith(LOCAL)}
-    assert local == set(plain.shared_spec())
-    assert method.pool_policy() is None
-    assert view.personal["moe.1.weight"].shape == (128, 5)
-    assert view.personal["moe.4.weight"].shape == (2, 128)
-
-
 def test_everything_is_trained_in_one_fit():
     """So one clipping bound and one charge hold for both networks and the gate."""
     method = build(gate_rate=0.3)

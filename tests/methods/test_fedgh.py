@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-import torch
 
-from methods import Aggregate, ClientView, Task, fedgh
+from methods import Aggregate, Task, fedgh
 from methods.fedgh import known_prototypes
 from methods.networks.class_tables import PRESENCE, PROTOTYPES
-from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan
 from tests.methods._training import rng
 
 CLASSES = ("ant", "bee", "cow")
@@ -22,17 +17,6 @@ ONE_STEP = {"server_batch": None, "server_rate": 0.5}
 
 def build(**options):
     return fedgh.build(fedgh.Config(**{**SMALL, **options}), TASK)
-
-
-def learner(steps: int = 2) -> LocalTrainer:
-    return LocalTrainer(TrainingPlan(local_steps=steps, batch_size=8, learning_rate=0.5))
-
-
-def labelled(method, count: int, classes: int = 3):
-    """Examples of the task's first classes."""
-    data = draw_examples(method, 0, count)
-    labels = rng(8).integers(0, classes, count)
-    return type(data)({**data.arrays, "labels": labels})
 
 
 def sent(rows, flags):
@@ -55,24 +39,6 @@ def aggregate(*clients, individual: bool = True):
 
 ONE = sent([[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 3, 1]], [1, 0, 1])
 TWO = sent([[3, 0, 0, 4], [2, 2, 2, 2], [0, 0, 0, 0]], [1, 1, 0])
-
-
-def test_a_client_sends_the_means_of_what_its_trained_extractor_makes():
-    """By one example at a time, of 300: more than are held at once."""
-    method = build()
-    data = labelled(method, 300, classes=2)
-    view = ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(3)))
-    result = method.client_update(view, data, learner(), rng(3))
-    own = {name: torch.from_numpy(value) for name, value in result.personal.items()}
-    made: dict[int, list] = {0: [], 1: []}
-    for words, label in zip(data.arrays["words"], data.arrays["labels"], strict=True):
-        row = torch.tensor(words)[None]
-        made[int(label)].append(method.extractor.features(own, row)[0].numpy())
-    for label in (0, 1):
-        expected = np.mean(made[label], axis=0) / math.sqrt(4)
-        np.testing.assert_allclose(result.update[PROTOTYPES][label], expected, atol=1e-6)
-    assert not result.update[PROTOTYPES][2].any()
-    assert result.update[PRESENCE].tolist() == [1, 1, 0]
 
 
 def softmax_regression(pairs, batches, rate):

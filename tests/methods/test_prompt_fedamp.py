@@ -1,4 +1,4 @@
-"""PromptFL with FedAMP: the messages by hand, what is left of them alone, and who may see what."""
+"""PromptFL with FedAMP: the messages by hand, and what is left of them alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from methods import Aggregate, ClientView, MethodError, Registry, prompt_fedamp, prompt_fedprox
+from methods import Aggregate, ClientView, MethodError, prompt_fedamp, prompt_fedprox
 from methods.prompt_fedamp import attentive_messages
 from methods.prompts.prompt import CONTEXT
-from platform.config import parse_config
-from platform.errors import ConfigError
-from platform.experiment.method_building import build_method
 from tests.methods._training import RecordingTrainer, rng, trainer
 
 NAMES = ("ada", "ben", "cyd")
@@ -101,27 +98,6 @@ def test_the_penalty_by_hand(task, examples, proximal, value):
     method.client_update(ClientView(message), examples, recorder, rng())
     there = {CONTEXT: torch.full((4, 32), 0.75)}
     assert float(recorder.penalty(there, {})) == pytest.approx(value, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("mechanism", "said"),
-    [
-        ("none", r"^secure_aggregation\.enabled: true hides .* prompt_fedamp needs; valid: false$"),
-        ("distributed_noise", "distributed_noise.*prompt_fedamp.*valid: "),
-        ("central_noise", "central_noise.*prompt_fedamp.*valid: "),
-    ],
-)
-def test_secure_sums_and_noise_on_sums_are_refused(task, mechanism, said):
-    noised = {"clipping_norm": 1.0, "noise_multiplier": 1.0, "noise_source": "seeded"}
-    tree = {
-        "name": "amp",
-        "method": {"name": "prompt_fedamp"},
-        "training": {"local_steps": 1},
-        "privacy": {"mechanism": mechanism, **({} if mechanism == "none" else noised)},
-        "secure_aggregation": {"enabled": True},
-    }
-    with pytest.raises(ConfigError, match=said):
-        build_method(Registry(), parse_config(tree), task)
 
 
 def test_a_step_that_is_too_large_is_refused(task):

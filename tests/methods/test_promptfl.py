@@ -35,15 +35,6 @@ def test_one_step_of_two_halves_is_one_step_of_the_whole(task, examples):
     np.testing.assert_allclose(together[CONTEXT], state[CONTEXT] + whole.update[CONTEXT], atol=1e-6)
 
 
-def test_the_server_adds_the_mean(task):
-    method = build(task)
-    state = {CONTEXT: np.full((4, 32), 1.5, np.float32)}
-    after = method.server_update(
-        state, Aggregate({CONTEXT: np.full((4, 32), -0.25)}, 10.0, 2, 4), (), rng()
-    )
-    np.testing.assert_array_equal(after[CONTEXT], np.full((4, 32), 1.25))
-
-
 def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
     """One step of plain SGD at rate 1 is minus the gradient of the mean loss."""
     precise = Task(task.classes, task.domains, 4, double_backbone(task.backbone))

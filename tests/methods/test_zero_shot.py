@@ -22,13 +22,6 @@ def test_logits_are_those_of_open_clip(task, small_backbone, examples):
     np.testing.assert_allclose(got, expected, atol=1e-4)
 
 
-def test_the_order_of_classes_is_that_of_the_columns(task, examples):
-    method = zero_shot.build(zero_shot.Config(), task)
-    there = method.predict(ClientView({}), examples.arrays, task.classes)
-    back = method.predict(ClientView({}), examples.arrays, task.classes[::-1])
-    np.testing.assert_allclose(there, back[:, ::-1], atol=1e-4)
-
-
 @pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{name}", ""])
 def test_a_template_without_exactly_one_place_for_the_class_is_refused(task, template):
     with pytest.raises(MethodError, match=r"method\.template: .*exactly once"):

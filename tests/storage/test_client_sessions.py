@@ -87,10 +87,12 @@ def test_a_forgotten_session_leaves_its_number_and_no_secret(file, store):
 def test_a_block_is_kept_whole_or_not_at_all(store: storage.ClientStore) -> None:
     with pytest.raises(KeyError), store.atomically():
         keep(store, FIRST)
+        store.put_noise(RUN, b"drawn")
         store.put_pending(RUN, 2, 1, personal=b"p", experts=b"")
         raise KeyError
     assert store.sessions.newest(RUN) is None
     assert store.pending(RUN) is None
+    assert store.noise(RUN) == b""
     with store.atomically():
         with store.atomically():
             keep(store, FIRST)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -39,12 +38,6 @@ def test_a_given_pseudonym_must_match(file: Path) -> None:
     assert storage.open_client_store(file).identity.pseudonym == "client-3"
     with pytest.raises(storage.InvalidRecordError, match="belongs to 'client-3'"):
         storage.open_client_store(file, pseudonym="client-4")
-
-
-def test_the_file_is_its_owners_and_no_log_stays(file: Path, store: storage.ClientStore) -> None:
-    put(store, 0)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [entry.name for entry in file.parent.iterdir()] == ["c.db"]
 
 
 def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
@@ -173,7 +166,6 @@ def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) ->
 
 
 def test_two_threads_may_use_one_store(store: storage.ClientStore) -> None:
-    """And two stores in two blocks, one within the other, each keep to their own file."""
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
             list(pool.map(lambda _: store.failures("r"), range(8)))
@@ -206,14 +198,6 @@ def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
         assert (store.pending("r"), store.noise("r")) == (None, b"%d" % attempt)
     assert store.noise("another") == b""
     store.erase_run("r")
-    assert store.noise("r") == b""
-
-
-def test_noise_is_kept_with_the_attempt_that_drew_it_or_not_at_all(tmp_path: Path) -> None:
-    store = storage.open_client_store(tmp_path / "client.db")
-    with pytest.raises(storage.InvalidRecordError), store.atomically():
-        store.put_noise("r", b"drawn")
-        store.put_pending("r", -1, 1, personal=b"", experts=b"")
     assert store.noise("r") == b""
 
 

@@ -74,10 +74,3 @@ def test_a_version_and_its_number(text: str, number: int) -> None:
     assert version.number == number
     assert SchemaVersion.of_number(number) == version
     assert str(version) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", "1", "0.1", "0.1.0.0", "v0.1.0", "00.1.0", "0.1.1000", "0.1.x"]
-)
-def test_what_is_no_version(text: str) -> None:
-    assert SchemaVersion.parse(text) is None
