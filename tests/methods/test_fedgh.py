@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from methods import Aggregate, Task, fedgh
+import numpy as np
+import torch
+
+from methods import Aggregate, ClientView, Examples, Task, fedgh
 from methods.fedgh import known_prototypes
 from methods.networks.class_tables import PRESENCE, PROTOTYPES
-from tests.methods._training import rng
+from platform.contract.examples import draw_examples
+from tests.methods._training import rng, tensors, trainer
 
 CLASSES = ("ant", "bee", "cow")
 TASK = Task(CLASSES, ("one",), 4)
@@ -39,6 +43,19 @@ def aggregate(*clients, individual: bool = True):
 
 ONE = sent([[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 3, 1]], [1, 0, 1])
 TWO = sent([[3, 0, 0, 4], [2, 2, 2, 2], [0, 0, 0, 0]], [1, 1, 0])
+
+
+def test_a_client_sends_the_means_of_what_its_trained_extractor_makes():
+    method = build()
+    labels = np.array([0, 1, 1, 0, 1, 0])
+    data = Examples({**draw_examples(method, 0, 6).arrays, "labels": labels})
+    view = ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(3)))
+    result = method.client_update(view, data, trainer(), rng(3))
+    words = torch.tensor(data.arrays["words"])
+    made = method.extractor.features(tensors(result.personal), words).numpy()
+    expected = [made[labels == label].mean(0) / math.sqrt(4) for label in (0, 1)]
+    np.testing.assert_allclose(result.update[PROTOTYPES], [*expected, np.zeros(4)], atol=1e-6)
+    assert result.update[PRESENCE].tolist() == [1, 1, 0]
 
 
 def softmax_regression(pairs, batches, rate):

@@ -78,12 +78,12 @@ def used(path: Path, count: int, seed: int) -> Iterator[int]:
 
 
 def test_flips_in_a_coordinators_database(filled: Path) -> None:
-    assert flips_are_named_or_harmless(filled, read_database, used(filled, 16, 1)) > 8
+    assert flips_are_named_or_harmless(filled, read_database, used(filled, 24, 1)) > 10
     flips_are_named_or_harmless(filled, read_database, some(filled, 4, 2))
 
 
 def test_flips_in_a_clients_store(store: Path) -> None:
-    assert flips_are_named_or_harmless(store, read_store, used(store, 16, 3)) > 8
+    assert flips_are_named_or_harmless(store, read_store, used(store, 24, 3)) > 10
     flips_are_named_or_harmless(store, read_store, some(store, 4, 4))
 
 
