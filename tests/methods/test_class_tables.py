@@ -18,7 +18,7 @@ from tests.methods._training import RecordingTrainer, rng, trainer
 
 
 def sent_rows(rows, flags):
-    """What clients with these rows (2, 4) send, or its mean_of: rows times flags over sqrt(4)."""
+    """What clients with these rows (2, 4) send, or its mean: rows times flags over sqrt(4)."""
     flags = np.array(flags, np.float32)
     return {PROTOTYPES: np.array(rows, np.float32) * flags[:, None] / 2, PRESENCE: flags}
 
