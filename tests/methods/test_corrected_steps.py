@@ -29,6 +29,10 @@ from tests.methods._tiny_networks import arrays, moved, one_example, some_exampl
 from tests.methods._training import RecordingTrainer, rng, trainer
 
 
+def whole_batch(steps: int = 1, learning_rate: float = 0.1, clipping: float | None = None):
+    return trainer(steps=steps, batch_size=100, learning_rate=learning_rate, clipping=clipping)
+
+
 def prox(mu: float, given: int = 3, width: int = 4) -> FedProx:
     return tiny(FedProx, fedprox, given, width, mu=mu)
 
@@ -37,21 +41,23 @@ def fedavg_of(given: int = 3, width: int = 4) -> FedAvg:
     return tiny(FedAvg, fedavg, given, width)
 
 
-def batch_of_all(steps: int, clipping: float | None = None):
-    return trainer(steps=steps, batch_size=100, learning_rate=0.25, clipping=clipping)
-
-
 @pytest.mark.parametrize("clipping", [None, 0.3])
 def test_the_second_step_is_fedavgs_from_there_and_the_pull(clipping):
     """w2 = w1 - eta g(w1) - eta mu (w1 - w0), each example's clip being of g alone."""
     mu, eta = 1.5, 0.25
     data, state = some_examples(10, 3), fedavg_of().init_server(rng(1))
-    both = prox(mu).client_update(ClientView(state), data, batch_of_all(2, clipping), rng(2)).update
+    both = (
+        prox(mu)
+        .client_update(ClientView(state), data, whole_batch(2, 0.25, clipping), rng(2))
+        .update
+    )
     first = (
-        fedavg_of().client_update(ClientView(state), data, batch_of_all(1, clipping), rng(2)).update
+        fedavg_of()
+        .client_update(ClientView(state), data, whole_batch(1, 0.25, clipping), rng(2))
+        .update
     )
     there = ClientView(moved(state, first))
-    second = fedavg_of().client_update(there, data, batch_of_all(1, clipping), rng(2)).update
+    second = fedavg_of().client_update(there, data, whole_batch(1, 0.25, clipping), rng(2)).update
     for name in state:
         expected = first[name] + second[name] - eta * mu * first[name]
         np.testing.assert_allclose(both[name], expected, atol=1e-6)
@@ -79,10 +85,6 @@ def test_fedproxs_term_by_hand():
 
 def ditto_of(weight: float, given: int = 3, width: int = 4, **options) -> Ditto:
     return tiny(Ditto, ditto, given, width, proximal_weight=weight, **options)
-
-
-def quarter_steps(steps: int):
-    return trainer(steps=steps, batch_size=100, learning_rate=0.25)
 
 
 def as_own(network):
@@ -113,8 +115,8 @@ def test_decoupled_the_personal_network_comes_last():
     method = ditto.build(config, Task(("no", "yes"), (), 2, decoupled=True))
     last = method.init_server(rng(1))
     data = Examples({"words": rng(3).integers(0, 30, (10, 6)), "labels": rng(4).integers(0, 2, 10)})
-    assert method.client_update(ClientView(last), data, quarter_steps(2), rng(2)).personal == {}
-    learner = quarter_steps(2)
+    assert method.client_update(ClientView(last), data, whole_batch(2, 0.25), rng(2)).personal == {}
+    learner = whole_batch(2, 0.25)
     personal = method.personalise(ClientView(last), data, learner, rng(2))
     assert [report.steps for report in learner.reports] == [4]
     assert any((personal[OWN + name] != value).any() for name, value in last.items())
@@ -223,10 +225,6 @@ LAYERS = ("extractor.fc.weight", "extractor.fc.bias", "head.weight", "head.bias"
 
 def scaffold_of(given: int = 3, width: int = 4, **options) -> Scaffold:
     return tiny(Scaffold, scaffold, given, width, **options)
-
-
-def whole_batch(steps: int = 1, learning_rate: float = 0.1):
-    return trainer(steps=steps, batch_size=100, learning_rate=learning_rate)
 
 
 def controls(value: float, like) -> dict[str, np.ndarray]:

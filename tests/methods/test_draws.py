@@ -97,7 +97,7 @@ def test_smoothed_labels_by_hand():
 
 
 def zeros_but(**values) -> dict[str, torch.Tensor]:
-    """Of a network of width 4 on double feature; what is not given is zero."""
+    """Of a network of width 4 on one feature; what is not given is zero."""
     method = adg(1)
     layers = {**method.shared_layers, **method.personal_layers}
     found = {name: torch.zeros(layer.shape) for name, layer in layers.items()}

@@ -1,10 +1,11 @@
-"""Documents point at what exists, and no file tells of the machine it was written on."""
+"""Documents point at what exists, tell of no machine, and install Sotto from no package index."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -278,3 +279,81 @@ A_PATH, A_NUMBER = "/".join(("see ", "root", "x")), "docs/{}/0999-gone.md".forma
 )
 def test_each_check_finds_what_it_should_and_nothing_else(check, text, found):
     assert list(check(text)) == found
+
+
+# The index knows another project by the name `sotto`: `pip install sotto[pdf]` runs a stranger's code.
+# `pip install sotto`, also with options before the name, and by whichever tool; not a wheel's file.
+FROM_THE_INDEX = re.compile(
+    r"\b(?:pip[\d.]*|pipx|uv(?:\s+pip)?|uv\s+tool)\s+(?:install|download|add|run)\b[^\n`]*?"
+    r"""(?:\s|['"])sotto(?:[-_.]fl)?(?![\w-]|\.\w)""",
+    re.IGNORECASE,
+)
+# `sotto[pdf]`: an extra by the name that pip would look up.
+EXTRA_BY_NAME = re.compile(r"\bsotto(?:[-_.]fl)?\[", re.IGNORECASE)
+# `pip install -e '.[pdf]'`, which takes this checkout.
+FROM_THE_CHECKOUT = re.compile(r"install -e '\.\[([\w,-]+)\]'")
+WRITTEN = [path for path in repository_files() if path != Path(__file__)]
+
+
+def from_the_index(text: str) -> list[str]:
+    """What a text would have its reader install from the index."""
+    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCE.sub("", text)))
+    found = [found[0] for part in (text, *spans) for found in FROM_THE_INDEX.finditer(part)]
+    return found + [found[0] for found in EXTRA_BY_NAME.finditer(text)]
+
+
+def project() -> dict[str, dict[str, object]]:
+    """The table `project` of `pyproject.toml`."""
+    found: dict[str, dict[str, object]] = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text("utf-8")
+    )["project"]
+    return found
+
+
+def test_no_text_installs_sotto_from_the_index():
+    found = {
+        name_of(path): asked
+        for path in WRITTEN
+        if (asked := from_the_index(text_of(path) or "")) != []
+    }
+    assert found == {}
+
+
+def test_every_extra_that_a_text_installs_exists():
+    asked = {
+        extra
+        for path in WRITTEN
+        for found in FROM_THE_CHECKOUT.findall(text_of(path) or "")
+        for extra in found.split(",")
+    }
+    assert asked and asked <= project()["optional-dependencies"].keys()
+
+
+FROM_FILES = (
+    ".venv/bin/pip install -e '.[pdf]'",
+    "/opt/sotto/bin/pip install --no-deps sotto_fl-0.1.0-py3-none-any.whl",
+    "pip install --no-deps -r requirements.lock` and then `sotto run`",
+    "Sotto in an environment (`pip install` with its extra `contract`)",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install sotto",
+        "`pip install --upgrade sotto-fl`",
+        "pip3 install -q sotto_fl==0.1.0",
+        "uv pip install sotto.",
+        "the extra `sotto[pdf]`",
+        "run `pip install\nsotto` first",
+    ],
+)
+def test_an_install_from_the_index_is_found(text: str):
+    assert from_the_index(text)
+    assert [*map(from_the_index, FROM_FILES)] == [[]] * len(FROM_FILES)
+
+
+def test_the_command_keeps_its_name():
+    found = project()
+    assert found["name"] == "sotto-fl"
+    assert found["scripts"] == {"sotto": "platform.cli.script:main"}
