@@ -46,18 +46,11 @@ def test_the_second_step_is_fedavgs_from_there_and_the_pull(clipping):
     """w2 = w1 - eta g(w1) - eta mu (w1 - w0), each example's clip being of g alone."""
     mu, eta = 1.5, 0.25
     data, state = some_examples(10, 3), fedavg_of().init_server(rng(1))
-    both = (
-        prox(mu)
-        .client_update(ClientView(state), data, whole_batch(2, 0.25, clipping), rng(2))
-        .update
-    )
-    first = (
-        fedavg_of()
-        .client_update(ClientView(state), data, whole_batch(1, 0.25, clipping), rng(2))
-        .update
-    )
+    start, one, two = ClientView(state), *(whole_batch(n, 0.25, clipping) for n in (1, 2))
+    both = prox(mu).client_update(start, data, two, rng(2)).update
+    first = fedavg_of().client_update(start, data, one, rng(2)).update
     there = ClientView(moved(state, first))
-    second = fedavg_of().client_update(there, data, whole_batch(1, 0.25, clipping), rng(2)).update
+    second = fedavg_of().client_update(there, data, one, rng(2)).update
     for name in state:
         expected = first[name] + second[name] - eta * mu * first[name]
         np.testing.assert_allclose(both[name], expected, atol=1e-6)

@@ -281,7 +281,7 @@ def test_each_check_finds_what_it_should_and_nothing_else(check, text, found):
     assert list(check(text)) == found
 
 
-# The index knows another project by the name `sotto`: `pip install sotto[pdf]` runs a stranger's code.
+# The index knows another project by the name `sotto`, whose code `pip install sotto[pdf]` runs.
 # `pip install sotto`, also with options before the name, and by whichever tool; not a wheel's file.
 FROM_THE_INDEX = re.compile(
     r"\b(?:pip[\d.]*|pipx|uv(?:\s+pip)?|uv\s+tool)\s+(?:install|download|add|run)\b[^\n`]*?"
