@@ -1,11 +1,11 @@
-"""FedRep, FedBABU and LG-FedAvg: FedAvg's network in two parts, of which one stays."""
+"""FedPer, FedRep, FedBABU and LG-FedAvg: FedAvg's network in two parts, of which one stays."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from methods import Aggregate, ClientView, fedavg, fedbabu, fedper, fedrep, lg_fedavg
+from methods import Aggregate, ClientView, MethodError, fedavg, fedbabu, fedper, fedrep, lg_fedavg
 from methods.fedavg import FedAvg
 from methods.fedbabu import FedBabu
 from methods.fedper import FedPer
@@ -143,28 +143,26 @@ def test_what_is_fine_tuned_and_what_is_held(choice):
     np.testing.assert_allclose(got, whole, atol=1e-5)
 
 
-def lg() -> LgFedAvg:
-    return tiny(LgFedAvg, lg_fedavg, 3, 4)
+PARTS = ((tiny(LgFedAvg, lg_fedavg, 3, 4), HEAD), (fedper_of(), BODY))
 
 
-def parts_of(model):
-    own = {name: value for name, value in model.items() if name.startswith("extractor.")}
-    return {name: value for name, value in model.items() if name not in own}, own
-
-
+@pytest.mark.parametrize(("method", "sent"), PARTS, ids=["lg_fedavg", "fedper"])
 @pytest.mark.parametrize("clipping", [None, 0.3])
-def test_one_client_trains_fedavgs_network(clipping):
-    """Both parts together, clipped together; only the head's change is sent."""
+def test_one_client_trains_fedavgs_network(method, sent, clipping):
+    """Both parts together, clipped together; only one part's change is sent."""
     data, model = some_examples(10, 3), fedavg_of().init_server(rng(1))
-    shared, own = parts_of(model)
+    shared = {name: model[name] for name in sent}
+    own = {name: value for name, value in model.items() if name not in sent}
+    with pytest.raises(MethodError, match="client: none"):
+        method.predict(ClientView(shared), data.arrays, ("no", "yes"))
     for _ in range(2):
-        mine = lg().client_update(
+        mine = method.client_update(
             ClientView(shared, personal=own), data, trainer(clipping=clipping), rng(2)
         )
         other = fedavg_of().client_update(
             ClientView(model), data, trainer(clipping=clipping), rng(2)
         )
-        assert set(mine.update) == {"head.weight", "head.bias"}
+        assert set(mine.update) == set(sent)
         for name in shared:
             np.testing.assert_allclose(mine.update[name], other.update[name], atol=1e-6)
         for name in own:
@@ -172,5 +170,5 @@ def test_one_client_trains_fedavgs_network(clipping):
             np.testing.assert_allclose(moved, other.update[name], atol=1e-6)
             assert other.update[name].any()
         aggregate = Aggregate(mine.update, 10.0, 1, 1)
-        shared, own = lg().server_update(shared, aggregate, (), rng()), mine.personal
+        shared, own = method.server_update(shared, aggregate, (), rng()), mine.personal
         model = {**shared, **own}
