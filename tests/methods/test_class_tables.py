@@ -117,7 +117,7 @@ def proto(given: int = 3, width: int = 4, **options) -> FedProto:
     return tiny(FedProto, fedproto, given, width, **options)
 
 
-def table(rows, known):
+def table(rows, known=(1, 1)):
     return {TABLE: np.array(rows, np.float32), KNOWN: np.array(known, np.float32)}
 
 
