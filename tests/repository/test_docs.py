@@ -78,6 +78,7 @@ def text_of(path: Path) -> str | None:
     return None if b"\0" in content[:8192] else content.decode("utf-8", errors="replace")
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors that headings of a Markdown file get."""
     headings = re.findall(r"^#+\s+(.*)$", FENCE.sub("", path.read_text("utf-8")), re.MULTILINE)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -85,20 +84,18 @@ class Imported(NamedTuple):
 @cache
 def imported(path: Path, root: Path) -> tuple[Imported, ...]:
     """Everything that one file imports."""
-    return tuple(_imported(path, root))
-
-
-def _imported(path: Path, root: Path) -> Iterator[Imported]:
+    found: list[Imported] = []
     module = module_name(path, root)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (Imported(node.lineno, alias.name) for alias in node.names)
+            found += [Imported(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = tuple(alias.name for alias in node.names)
-            yield Imported(node.lineno, absolute(node, package), names)
+            found.append(Imported(node.lineno, absolute(node, package), names))
         elif isinstance(node, ast.Call) and (name := dynamic_import(node)):
-            yield Imported(node.lineno, name)
+            found.append(Imported(node.lineno, name))
+    return tuple(found)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
