@@ -247,7 +247,7 @@ def test_an_index_that_says_something_else_than_its_table_is_named(filled: Path)
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("is_store", [False, True])
 @pytest.mark.parametrize(
-    "damage", ["empty", "zeros", "text", "half", "a page less", "a few bytes less"]
+    "damage", ["empty", "zeros", "text", "a page", "half", "a page less", "a few bytes less"]
 )
 def test_a_file_that_was_cut_emptied_or_overwritten_is_named(
     filled, store, damage, is_store, read_only
@@ -259,6 +259,7 @@ def test_a_file_that_was_cut_emptied_or_overwritten_is_named(
             "empty": b"",
             "zeros": bytes(len(whole)),
             "text": b"no database " * 1000,
+            "a page": whole[:4096],
             "half": whole[: len(whole) // 2],
             "a page less": whole[:-4096],
             "a few bytes less": whole.rstrip(b"\0")[:-7],
