@@ -1,10 +1,10 @@
-"""The small CLIP in double precision, and derivatives without any automatic differentiation."""
+"""The small CLIP in double precision, and losses there."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -33,23 +33,3 @@ def mean_loss(objective: Objective, parameters, examples: Examples) -> torch.Ten
     tensors = {n: torch.as_tensor(value, dtype=torch.float64) for n, value in parameters.items()}
     encoded = objective.encode(tensors)
     return objective.losses(tensors, encoded, to_double(examples.arrays)).mean()
-
-
-def numeric_gradient(
-    loss: Callable[[Mapping[str, np.ndarray]], torch.Tensor],
-    parameters: Mapping[str, np.ndarray],
-    name: str,
-    coordinates: Sequence[tuple[int, ...]],
-    width: float = 1e-5,
-) -> list[float]:
-    """Central differences of the loss at some coordinates of one parameter."""
-    slopes = []
-    for place in coordinates:
-        values = []
-        for sign in (1, -1):
-            moved = np.array(parameters[name], np.float64)
-            moved[place] += sign * width
-            with torch.no_grad():
-                values.append(float(loss({**parameters, name: moved})))
-        slopes.append((values[0] - values[1]) / (2 * width))
-    return slopes

@@ -1,33 +1,73 @@
-"""PM-MoE's two phases: what a client trains, keeps and gives to the pool, over all nine bases."""
+"""PM-MoE over small networks: its two phases over all nine bases, and laws that tie it to them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
 
-from methods import MethodError, Registry, fedbabu, fedcp, fedper, pm_moe
-from methods.pm_moe import OWN
+from methods import Arrays, ClientView, MethodError, Registry, Task, fedbabu, fedcp, fedper, pm_moe
+from methods.networks.mixture import Gate
+from methods.pm_moe import OWN, PMMoE
 from platform.config import MethodConfig, parse_config
-from platform.contract.examples import draw_batch, draw_examples
+from platform.contract.examples import draw_batch, draw_examples, frozen
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method, validate_options
 from platform.parties.totality import train_privately
-from tests.methods._mixtures import (
-    BASES,
-    CLASSES,
-    PREFIX,
-    SMALL,
-    TASK,
-    build,
-    drawn_experts,
-    trained,
-    with_gate,
-)
 from tests.methods._models import some_quick
 from tests.methods._tiny_networks import private_trainer
 from tests.methods._training import RecordingTrainer, rng, trainer
+
+CLASSES = ("ant", "bee", "cow", "dog")
+TASK = Task(CLASSES, ("one",), 6)
+SMALL = {"image_size": 16, "channels": (2, 3), "feature_width": 5}
+BASES = (
+    *("fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh"),
+    *("fedbabu", "gpfl", "fedcp", "dbe"),
+)
+PREFIX = "moe."
+
+
+def build(base: str = "fedper", network: Mapping | None = None, **options) -> PMMoE:
+    given = {"gate_rounds": 2, "gamma": 0.0, "initialisation": "normal", **options}
+    return pm_moe.build(pm_moe.Config(base=base, base_options=network or SMALL, **given), TASK)
+
+
+def trained(method: PMMoE, seed: int = 0, rounds: int = 2) -> ClientView:
+    """A client after some rounds of its own, with what it would be sent next."""
+    state, personal = method.init_server(rng(1)), method.init_client(rng(2), rng(seed))
+    sent = dict(method.broadcast(state))
+    if "has_consensus" in sent:
+        sent |= {"has_consensus": np.ones(1, np.int64), "consensus": sent["consensus"] + 1}
+    for number in range(rounds):
+        view = ClientView(frozen(sent), (), frozen(personal))
+        data = draw_examples(method, seed + 10 * number, 9)
+        personal = dict(method.client_update(view, data, trainer(), rng(3)).personal)
+    return ClientView(sent, (), personal)
+
+
+def drawn_experts(method: PMMoE, count: int, seed: int = 5) -> list[Arrays]:
+    draw = rng(seed)
+    return [
+        {n: draw.normal(0, 0.5, s.shape).astype(np.float32) for n, s in policy.spec.items()}
+        for policy in [method.pool_policy()] * count
+    ]
+
+
+def with_gate(method: PMMoE, view: ClientView, count: int, bias: Mapping[int, float], own: int):
+    """The view with a gate that says the same of every example."""
+    gate = Gate(method.base.gated_width, count, method.config).start(rng(9))
+    last = method.config.gate_layers
+    gate[f"{PREFIX}{last}.weight"][:] = 0.0
+    gate[f"{PREFIX}{last}.bias"][:] = 0.0
+    for place, value in bias.items():
+        gate[f"{PREFIX}{last}.bias"][place] = value
+    return dataclasses.replace(
+        view, personal={**view.personal, **gate, OWN: np.array(own, np.int64)}
+    )
+
 
 SOME = some_quick(BASES, "fedper", "fedgh", "fedbabu", "dbe")
 
@@ -173,9 +213,8 @@ def test_a_client_that_never_trained_pools_the_head_that_it_predicts_with():
     assert entry["head.weight"].any()
 
 
-@pytest.mark.parametrize("base", SOME)
-def test_an_expert_of_another_shape_is_refused_by_name(base):
-    method = build(base)
+def test_an_expert_of_another_shape_is_refused_by_name():
+    method = build("fedgh")
     view = trained(method)
     wrong = {n: np.zeros((*v.shape, 2), np.float32) for n, v in drawn_experts(method, 1)[0].items()}
     name = next(iter(method.base.module_layers))
@@ -221,34 +260,23 @@ def test_options_of_the_base_are_its_own_config():
     assert pm_moe.build(given, TASK).base.config == given.base_options
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"gamma": 1.0}, r"method\.gamma: 1\.0 is not valid; .*less than 1"),
-        ({"base": "fedavg"}, r"method\.base: 'fedavg' is not valid; .*'fedper'"),
-        (
-            {"base": "fedrep", "base_options": {"fine_tune": "all"}},
-            r"method\.base_options\.fine_tune: is not a known option of fedrep; valid: network",
-        ),
-    ],
-)
-def test_bad_options_are_refused_by_name(options, message):
+def test_an_option_that_the_base_lacks_is_refused_by_name():
+    message = r"method\.base_options\.fine_tune: is not a known option of fedrep; valid: network"
     with pytest.raises(ConfigError, match=message):
-        options_of(**options)
+        options_of(base="fedrep", base_options={"fine_tune": "all"})
 
 
-@pytest.mark.parametrize("base", ["dbe", "gpfl", "fedrod"])
-def test_a_mechanism_that_a_base_lacks_is_refused_with_its_name(base):
+def test_a_mechanism_that_a_base_lacks_is_refused_with_its_name():
     tree = {
         "name": "here",
         "training": {"local_steps": 1},
-        "method": {"name": "pm_moe", "base": base},
+        "method": {"name": "pm_moe", "base": "dbe"},
         "privacy": {
             **{"mechanism": "dp_sgd", "per_sample_clipping_norm": 1.0},
             **{"sampling_probability": 0.5, "target_epsilon": 8.0},
         },
     }
-    with pytest.raises(ConfigError, match=rf"'dp_sgd' .* method\.base = {base}"):
+    with pytest.raises(ConfigError, match=r"'dp_sgd' .* method\.base = dbe"):
         build_method(Registry(), parse_config(tree), TASK)
 
 
@@ -259,3 +287,102 @@ def test_heads_that_are_never_trained_are_no_experts():
         MethodError, match=r"method\.base_options\.fine_tune: 'body' .*valid .*: head, all"
     ):
         build("fedbabu", {"fine_tune": "body"})
+
+
+@pytest.mark.parametrize(
+    ("base", "top_k"),
+    [
+        *((base, 1) for base in BASES),
+        ("fedper", None),
+        *(pytest.param(base, None, marks=pytest.mark.slow) for base in BASES if base != "fedper"),
+    ],
+)
+def test_a_gate_that_names_the_own_module_is_the_base(base, top_k):
+    """The noised own entry is not used: the true module never left."""
+    method = build(base, top_k=top_k)
+    plain, batch = trained(method), draw_batch(method, 4)
+    pool = drawn_experts(method, 4)
+    view = with_gate(method, plain, 4, {2: 1e4}, own=2)
+    view = dataclasses.replace(view, experts=pool)
+    expected = method.base.predict(plain, batch, CLASSES)
+    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    np.testing.assert_allclose(method.expert_weights(view, batch, CLASSES)[:, 2], 1.0)
+    # An expert of others is another prediction: the law is not met by an idle mixture.
+    other = dataclasses.replace(with_gate(method, plain, 4, {0: 1e4}, own=2), experts=pool)
+    assert np.abs(method.predict(other, batch, CLASSES) - expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("base", [base for base in BASES if base != "fedcp"])
+def test_another_clients_module_predicts_as_if_it_were_the_own(base):
+    """A gate that names expert k is the base's network with that module put in."""
+    method = build(base)
+    plain, batch = trained(method), draw_batch(method, 4)
+    pool = drawn_experts(method, 4)
+    view = with_gate(method, plain, 4, {1: 1e4}, own=3)
+    view = dataclasses.replace(view, experts=pool)
+    swapped = dataclasses.replace(plain, personal={**plain.personal, **pool[1]})
+    np.testing.assert_allclose(
+        method.predict(view, batch, CLASSES),
+        method.base.predict(swapped, batch, CLASSES),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_a_mixture_of_heads_by_hand():
+    """Two heads on two features: 0.25 and 0.75 of what each says."""
+    method = build("fedper")
+    plain, batch = trained(method), draw_batch(method, 4, 6)
+    pool = drawn_experts(method, 2)
+    view = with_gate(method, plain, 2, {1: np.log(3.0)}, own=0)
+    view = dataclasses.replace(view, experts=pool)
+    heads = [{k: plain.personal[k] for k in pool[0]}, pool[1]]
+    model = method.base.tensors(method.base.whole_model_of(plain))
+    features = method.base.features(model, method.base.tensors(batch)).numpy()
+    each = [features @ h["head.weight"].T + h["head.bias"] for h in heads]
+    np.testing.assert_allclose(
+        method.predict(view, batch, CLASSES), 0.25 * each[0] + 0.75 * each[1], atol=1e-5
+    )
+    # The larger weight alone, as it is, and scaled to one.
+    for renormalise, share in ((False, 0.75), (True, 1.0)):
+        one = build("fedper", top_k=1, renormalise=renormalise)
+        np.testing.assert_allclose(one.predict(view, batch, CLASSES), share * each[1], atol=1e-5)
+        np.testing.assert_allclose(
+            one.expert_weights(view, batch, CLASSES), [[0.0, 1.0]] * 6, atol=1e-6
+        )
+
+
+def test_a_mixture_of_shifts_is_the_shift_by_the_mixed_vector():
+    """PP (DBE): the weighted sum of the vectors themselves, added to the features."""
+    method = build("dbe")
+    plain, batch = trained(method), draw_batch(method, 4, 6)
+    pool = drawn_experts(method, 2)
+    view = with_gate(method, plain, 2, {0: np.log(3.0)}, own=1)
+    view = dataclasses.replace(view, experts=pool)
+    mean = 0.75 * pool[0]["client_mean"] + 0.25 * plain.personal["client_mean"]
+    shifted = dataclasses.replace(plain, personal={"client_mean": mean})
+    np.testing.assert_allclose(
+        method.predict(view, batch, CLASSES),
+        method.base.predict(shifted, batch, CLASSES),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_dropped_experts_have_no_weight_and_others_share_it():
+    """Heads that say the opposite of the own one have the lowest energy score at each example."""
+    method = build("fedper", gamma=0.4, gate_layers=1)
+    plain, batch = trained(method), draw_batch(method, 4, 6)
+    own = {k: plain.personal[k] for k in method.base.module_layers}
+    against = {k: -2.0 * v for k, v in own.items()}
+    alike = {k: 3.0 * v for k, v in own.items()}
+    pool = [against, alike, own, alike, against, alike]
+    view = dataclasses.replace(with_gate(method, plain, 6, {}, own=2), experts=pool)
+    weights = method.expert_weights(view, batch, CLASSES)
+    np.testing.assert_allclose(weights, [[0, 0.25, 0.25, 0.25, 0, 0.25]] * 6, atol=1e-6)
+    mixed = (3 * 3.0 + 1.0) / 4
+    np.testing.assert_allclose(
+        method.predict(view, batch, CLASSES),
+        mixed * method.base.predict(plain, batch, CLASSES),
+        rtol=1e-4,
+    )

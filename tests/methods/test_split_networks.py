@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from methods import ClientView, MethodError, Task, fedavg, fedper
+from methods import ClientView, Task, fedavg
 from methods.networks.extractors import LONGEST, NetworkConfig, build_extractor, word_numbers
 from methods.networks.layers import start
 from methods.networks.method import blocks, label_shares
@@ -125,24 +125,6 @@ def test_fedavg_by_hand():
         leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True
     ):
         np.testing.assert_allclose(update[name], -0.5 * gradient.numpy(), atol=1e-6)
-
-
-def test_fedper_is_fedavg_on_one_client():
-    """Both parts are trained together: a federation of one cannot tell where the cut is."""
-    whole = fedavg.build(fedavg.Config(image_size=16), TASK)
-    split = fedper.build(fedper.Config(image_size=16), TASK)
-    state, data = whole.init_server(rng(3)), draw_examples(whole, 0)
-    trainer = LocalTrainer(TrainingPlan(local_steps=3, batch_size=4, learning_rate=0.1))
-    one = whole.client_update(ClientView(state), data, trainer, rng(3)).update
-    head = {name: state[name] for name in ("head.weight", "head.bias")}
-    view = ClientView({n: v for n, v in state.items() if n not in head}, (), head)
-    other = split.client_update(view, data, trainer, rng(3))
-    for name in other.update:
-        np.testing.assert_array_equal(other.update[name], one[name])
-    for name in head:
-        np.testing.assert_allclose(other.personal[name], head[name] + one[name], atol=1e-6)
-    with pytest.raises(MethodError, match="client: none"):
-        split.predict(ClientView(view.broadcast), {"pixels": data.arrays["pixels"]}, CLASSES)
 
 
 @pytest.mark.parametrize(

@@ -52,12 +52,12 @@ def test_every_table_has_its_files_and_no_other():
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
-def test_a_file_is_what_the_paper_says(name):
-    config = load(name)
+def test_a_file_and_its_network_are_what_the_paper_says(name):
+    config, data = load(name), data_of(name)
     assert (config.method.name, config.method.options) == TABLES[name]
     assert (config.name, config.seed) == (name.replace("/", "-"), 0)
     task, training = config.task, config.training
-    assert (task.dataset, task.root, task.model) == (data_of(name), "data", None)
+    assert (task.dataset, task.root, task.model) == (data, "data", None)
     # "2000 rounds", "20 clients", S = 0; the rest is the published code's.
     assert (config.rounds, task.clients, config.cohort_size) == (2000, 20, 20)
     assert task.partition.model_dump(exclude_none=True) == {
@@ -76,10 +76,6 @@ def test_a_file_is_what_the_paper_says(name):
     assert config.privacy.mechanism == "none"
     assert not config.secure_aggregation.enabled
 
-
-@pytest.mark.parametrize("name", sorted(TABLES))
-def test_the_network_is_the_published_one(name):
-    config, data = load(name), data_of(name)
     info = dataset_info(data)
     assert len(info.classes) in (0, CLASSES[data])
     assert info.modality == ("texts" if data == "ag_news" else "images")
@@ -97,6 +93,7 @@ def expected_options(method: str, data: str) -> Mapping[str, Any]:
     return {**NETWORKS[data], **own}
 
 
+@pytest.mark.slow
 def test_table_1_is_fourteen_methods_with_both_ratios_on_six_data_sets():
     found = {(c.method, c.run.task.dataset, ratio(c)): c for c in cells("table-1")}
     methods = (*FEDERATED, *BASES)
@@ -106,6 +103,7 @@ def test_table_1_is_fourteen_methods_with_both_ratios_on_six_data_sets():
         assert {key: options[key] for key in wanted} == wanted
 
 
+@pytest.mark.slow
 def test_table_2_is_nine_bases_with_both_ratios_on_six_data_sets():
     found = {
         (c.run.method.options["base"], c.run.task.dataset, ratio(c)): c for c in cells("table-2")

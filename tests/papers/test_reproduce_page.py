@@ -15,7 +15,7 @@ COMMANDS = commands()
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(command, id=command.output, marks=() if n % 9 == 0 else pytest.mark.slow)
+        pytest.param(command, id=command.output, marks=() if n % 18 == 0 else pytest.mark.slow)
         for n, command in enumerate(COMMANDS)
     ],
 )
@@ -65,7 +65,10 @@ def test_averages_are_those_of_their_columns():
     assert checked > 70
 
 
-@pytest.mark.parametrize("table", [1, 2, 3, 4])
+SLOW_TABLES = [pytest.param(table, marks=pytest.mark.slow) for table in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("table", [1, *SLOW_TABLES])
 def test_trips_baselines_train_as_their_code_does(table: int):
     (command,) = [c for c in COMMANDS if c.output == f"sweeps/trip-table-{table}"]
     runs = {cell.method: cell.run for cell in command.grid().cells}

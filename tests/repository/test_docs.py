@@ -1,11 +1,13 @@
-"""Documents point at what exists, and no file tells of the machine it was written on."""
+"""Documents point at what exists, tell of no machine, and install Sotto from no package index."""
 
 from __future__ import annotations
 
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -52,14 +54,15 @@ COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
 TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
 
-def repository_files(root: Path = ROOT) -> list[Path]:
+@cache
+def repository_files() -> tuple[Path, ...]:
     """Every file of the repository that is not made by a tool."""
     found = []
-    for folder, below, names in os.walk(root):
+    for folder, below, names in os.walk(ROOT):
         # In place: what is left out is not walked either.
         below[:] = [name for name in below if is_kept(name)]
         found += [Path(folder, name) for name in names if is_kept(name)]
-    return sorted(path for path in found if path.is_file())
+    return tuple(sorted(path for path in found if path.is_file()))
 
 
 def is_kept(name: str) -> bool:
@@ -68,12 +71,14 @@ def is_kept(name: str) -> bool:
     return not made and name not in LEFT_OUT
 
 
+@cache
 def text_of(path: Path) -> str | None:
     """A file's text, or None for binary files."""
     content = path.read_bytes()
     return None if b"\0" in content[:8192] else content.decode("utf-8", errors="replace")
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """The anchors that headings of a Markdown file get."""
     headings = re.findall(r"^#+\s+(.*)$", FENCE.sub("", path.read_text("utf-8")), re.MULTILINE)
@@ -275,3 +280,81 @@ A_PATH, A_NUMBER = "/".join(("see ", "root", "x")), "docs/{}/0999-gone.md".forma
 )
 def test_each_check_finds_what_it_should_and_nothing_else(check, text, found):
     assert list(check(text)) == found
+
+
+# The index knows another project by the name `sotto`, whose code `pip install sotto[pdf]` runs.
+# `pip install sotto`, also with options before the name, and by whichever tool; not a wheel's file.
+FROM_THE_INDEX = re.compile(
+    r"\b(?:pip[\d.]*|pipx|uv(?:\s+pip)?|uv\s+tool)\s+(?:install|download|add|run)\b[^\n`]*?"
+    r"""(?:\s|['"])sotto(?:[-_.]fl)?(?![\w-]|\.\w)""",
+    re.IGNORECASE,
+)
+# `sotto[pdf]`: an extra by the name that pip would look up.
+EXTRA_BY_NAME = re.compile(r"\bsotto(?:[-_.]fl)?\[", re.IGNORECASE)
+# `pip install -e '.[pdf]'`, which takes this checkout.
+FROM_THE_CHECKOUT = re.compile(r"install -e '\.\[([\w,-]+)\]'")
+WRITTEN = [path for path in repository_files() if path != Path(__file__)]
+
+
+def from_the_index(text: str) -> list[str]:
+    """What a text would have its reader install from the index."""
+    spans = (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", FENCE.sub("", text)))
+    found = [found[0] for part in (text, *spans) for found in FROM_THE_INDEX.finditer(part)]
+    return found + [found[0] for found in EXTRA_BY_NAME.finditer(text)]
+
+
+def project() -> dict[str, dict[str, object]]:
+    """The table `project` of `pyproject.toml`."""
+    found: dict[str, dict[str, object]] = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text("utf-8")
+    )["project"]
+    return found
+
+
+def test_no_text_installs_sotto_from_the_index():
+    found = {
+        name_of(path): asked
+        for path in WRITTEN
+        if (asked := from_the_index(text_of(path) or "")) != []
+    }
+    assert found == {}
+
+
+def test_every_extra_that_a_text_installs_exists():
+    asked = {
+        extra
+        for path in WRITTEN
+        for found in FROM_THE_CHECKOUT.findall(text_of(path) or "")
+        for extra in found.split(",")
+    }
+    assert asked and asked <= project()["optional-dependencies"].keys()
+
+
+FROM_FILES = (
+    ".venv/bin/pip install -e '.[pdf]'",
+    "/opt/sotto/bin/pip install --no-deps sotto_fl-0.1.0-py3-none-any.whl",
+    "pip install --no-deps -r requirements.lock` and then `sotto run`",
+    "Sotto in an environment (`pip install` with its extra `contract`)",
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip install sotto",
+        "`pip install --upgrade sotto-fl`",
+        "pip3 install -q sotto_fl==0.1.0",
+        "uv pip install sotto.",
+        "the extra `sotto[pdf]`",
+        "run `pip install\nsotto` first",
+    ],
+)
+def test_an_install_from_the_index_is_found(text: str):
+    assert from_the_index(text)
+    assert [*map(from_the_index, FROM_FILES)] == [[]] * len(FROM_FILES)
+
+
+def test_the_command_keeps_its_name():
+    found = project()
+    assert found["name"] == "sotto-fl"
+    assert found["scripts"] == {"sotto": "platform.cli.script:main"}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import privacy
-from tests.repository._source import ROOT, functions, module_name, parse, python_files
+from tests.repository._source import ROOT, module_name, nodes, python_files
 from tests.repository.conftest import run
 
 LONGEST_FILE = 900
@@ -24,6 +24,8 @@ STORED = {"Record", "Receipt"}
 """A row of a table that sweeps write, and what is signed and kept: as wide as they are."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 FORBIDDEN_CALLS = {"print", "breakpoint"}
+JUDGED = (ast.Call, ast.ClassDef, ast.Compare, ast.Global, ast.MatchClass)
+"""Nodes that can leave the style."""
 HEAVY = {"open_clip", "opacus", "pandas", "sklearn", "torch", "torchvision"}
 MECHANISMS = {
     name
@@ -92,11 +94,12 @@ def forbidden(node: ast.AST) -> str | None:
 
 def against_the_style(path: Path) -> Iterator[str]:
     """One line for each way in which a file leaves the house style."""
-    tree = parse(path)
     package = path.relative_to(ROOT).parts[0] if path.is_relative_to(ROOT) else "platform"
     text = path.read_text("utf-8")
     may_ask = package != "methods" and any(name in text for name in MECHANISMS)
-    for node in ast.walk(tree):
+    for node in nodes(path):
+        if not isinstance(node, JUDGED):
+            continue
         found = [forbidden(node)]
         if package == "platform":
             found.append(wide_dataclass(node))
@@ -107,11 +110,13 @@ def against_the_style(path: Path) -> Iterator[str]:
         yield f"{path} has {lines} lines"
     if path.stem in VAGUE_NAMES:
         yield f"{path} is vaguely named"
-    for function in functions(tree):
-        where = f"{path}:{function.lineno} {function.name}"
-        if (length := body_length(function)) > LONGEST_BODY:
+    for node in nodes(path):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        where = f"{path}:{node.lineno} {node.name}"
+        if (length := body_length(node)) > LONGEST_BODY:
             yield f"{where} has a body of {length} lines"
-        if path != COMMANDS and (count := positional(function)) > MOST_ARGUMENTS:
+        if path != COMMANDS and (count := positional(node)) > MOST_ARGUMENTS:
             yield f"{where} takes {count} arguments by their place"
 
 

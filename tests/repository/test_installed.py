@@ -70,13 +70,6 @@ def script(installed: Environment) -> Path:
     return installed.python.with_name("sotto")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [(), ("run",), ("client", "receipts", "verify")])
-def test_the_script_answers_under_its_own_name(script, tmp_path, words):
-    out = run(script, *words, "--help", cwd=tmp_path)
-    assert out.startswith(f"Usage: {' '.join(('sotto', *words))} [OPTIONS]")
-
-
 @pytest.mark.parametrize(
     ("command", "files"),
     [

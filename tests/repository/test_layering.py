@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.repository._source import PACKAGES, ROOT, module_name, parse, python_files
+from tests.repository._source import PACKAGES, ROOT, module_name, nodes, python_files
 
 # The longest prefix of the importing module's name decides.
 THIRD_PARTY = {
@@ -72,17 +73,29 @@ STANDARD_LIBRARY_ONLY = {
 TRUNK = "platform"
 
 
-def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
-    """Line and absolute dotted name of everything that one file imports."""
+class Imported(NamedTuple):
+    """An import: its line, the absolute dotted name, and the names that are taken from there."""
+
+    line: int
+    target: str
+    names: tuple[str, ...] = ()
+
+
+@cache
+def imported(path: Path, root: Path) -> tuple[Imported, ...]:
+    """Everything that one file imports."""
+    found: list[Imported] = []
     module = module_name(path, root)
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for node in ast.walk(parse(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [Imported(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            yield node.lineno, absolute(node, package)
+            names = tuple(alias.name for alias in node.names)
+            found.append(Imported(node.lineno, absolute(node, package), names))
         elif isinstance(node, ast.Call) and (name := dynamic_import(node)):
-            yield node.lineno, name
+            found.append(Imported(node.lineno, name))
+    return tuple(found)
 
 
 def absolute(node: ast.ImportFrom, package: str) -> str:
@@ -122,7 +135,7 @@ def violations(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}:{line}: {module_name(path, root)} must not import {target}"
         for path in python_files(root)
-        for line, target in imported(path, root)
+        for line, target, _ in imported(path, root)
         if not is_allowed(module_name(path, root), target)
     ]
 
@@ -165,7 +178,7 @@ def test_nothing_imports_the_suite_that_ships():
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in python_files()
-        for line, target in imported(path, ROOT)
+        for line, target, _ in imported(path, ROOT)
         if f"{target}.".startswith(f"{suite}.") and not module_name(path).startswith(suite)
     ]
     assert found == []
@@ -187,7 +200,7 @@ def climbing(root: Path) -> list[str]:
     found = []
     for folder in floors:
         for path in sorted((root / "methods" / folder).rglob("*.py")):
-            for line, target in imported(path, root):
+            for line, target, _ in imported(path, root):
                 parts = (*target.split("."), "")
                 if parts[0] == "methods" and parts[1] != folder:
                     # What is no shared folder is a method's file, or the package above them all.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests._mutants import copied
-from tests.repository._source import ROOT, module_name, parse, python_files
-from tests.repository.test_layering import absolute
+from tests.repository._source import ROOT, module_name, python_files
+from tests.repository.test_layering import imported
 
 # Engines' adapters, loaders of published data sets, studies, views, the audit by attack, and the
 # methods that the core's own are compared with.
@@ -79,25 +78,14 @@ def test_every_satellite_is_there_and_the_core_imports_none():
     names = {name.removesuffix(".x") for name in names}
     # It lists the commands, and imports each in the function that is called for it.
     core.remove(ROOT / "platform/cli/app.py")
-    asked = {(str(p.relative_to(ROOT)), target) for p in core for target in _imports(p)}
-    assert [pair for pair in sorted(asked) if any(_within(pair[1], name) for name in names)] == []
-
-
-def _imports(path: Path) -> set[str]:
-    """Names of all modules in a file's import statements."""
-    package = module_name(path, ROOT).rpartition(".")[0]
-    found = set()
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            module = absolute(node, package)
-            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    return found
-
-
-def _within(name: str, module: str) -> bool:
-    return name == module or name.startswith(f"{module}.")
+    starts = tuple(f"{name}." for name in names)
+    asked = [
+        (str(path.relative_to(ROOT)), name)
+        for path in core
+        for _, target, parts in imported(path, ROOT)
+        for name in (target, *(f"{target}.{part}" for part in parts))
+    ]
+    assert [pair for pair in asked if f"{pair[1]}.".startswith(starts)] == []
 
 
 @pytest.mark.slow

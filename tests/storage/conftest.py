@@ -54,12 +54,13 @@ def make_runs(opened: storage.Database) -> None:
 
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
-    """The files of databases that are made once and copied: `runs`, `filled` and `store`."""
+    """The files of databases that are made once and copied; `store` is filled, `new` is not."""
     folder = tmp_path_factory.mktemp("made-once")
     with storage.open_database(f"sqlite:///{folder}/runs") as opened:
         make_runs(opened)
     fill_database(folder / "filled")
     fill_store(folder / "store")
+    storage.open_client_store(folder / "new")
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -121,5 +122,5 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def store(file: Path) -> storage.ClientStore:
-    return storage.open_client_store(file)
+def store(file: Path, made_once: Mapping[str, bytes]) -> storage.ClientStore:
+    return storage.open_client_store(written(file, made_once["new"]))

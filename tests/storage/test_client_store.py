@@ -1,12 +1,12 @@
-"""A client's own store: identity, rolling to where the coordinator is, one payload per attempt."""
+"""A client's own store and its sessions: what it keeps, erases, and gives out once."""
 
 from __future__ import annotations
 
 import sqlite3
-import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,20 +41,6 @@ def test_a_given_pseudonym_must_match(file: Path) -> None:
         storage.open_client_store(file, pseudonym="client-4")
 
 
-def test_the_file_is_its_owners_and_no_log_stays(file: Path, store: storage.ClientStore) -> None:
-    put(store, 0)
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [entry.name for entry in file.parent.iterdir()] == ["c.db"]
-
-
-def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
-    store.roll("r", (4, 0))
-    assert store.committed("r") is None
-    put(store, 0)
-    store.roll("r", None)
-    assert (store.pending("r"), store.committed("r")) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("kept", "last", "committed"),
     [
@@ -81,7 +67,11 @@ def test_what_is_pending_is_committed_or_goes_back(store, kept, last, committed)
         assert store.pending("r") is None
 
 
-def test_runs_are_apart(store: storage.ClientStore) -> None:
+def test_runs_are_apart_and_may_go_back_to_nothing(store: storage.ClientStore) -> None:
+    store.roll("r", (4, 0))
+    put(store, 0)
+    store.roll("r", None)
+    assert (store.pending("r"), store.committed("r")) == (None, None)
     put(store, 0)
     store.put_pending("other", 0, 0, personal=b"o", experts=b"")
     store.roll("r", (0, 0))
@@ -109,6 +99,9 @@ def test_pending_is_newer_than_committed(store: storage.ClientStore, key: tuple[
 
 
 def test_one_payload_per_attempt_and_channel(store: storage.ClientStore, make_row: MakeRow) -> None:
+    with pytest.raises(storage.InvalidRecordError, match="standard_deviation"):
+        store.reserve_release(make_row(standard_deviation=-1.0), payload=b"noised")
+    assert store.rows() == ()
     assert store.reserve_release(make_row(), payload=b"noised") == "reserved"
     assert store.reserve_release(make_row(), payload=b"noised") == "resend"
     with pytest.raises(storage.ReleaseRefusedError, match="needs a new attempt"):
@@ -156,13 +149,6 @@ def test_tombstones_outlive_settling(store: storage.ClientStore, make_row: MakeR
         store.set_status("r", 7, 0, "released")
 
 
-def test_bad_releases_leave_nothing(store: storage.ClientStore, make_row: MakeRow) -> None:
-    with pytest.raises(storage.InvalidRecordError, match="standard_deviation"):
-        store.reserve_release(make_row(standard_deviation=-1.0), payload=b"x")
-    assert store.rows() == ()
-    assert store.reserve_release(make_row(), payload=b"y") == "reserved"
-
-
 def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) -> None:
     store.put_pending("r", 0, 0, personal=b"OLD-PERSONAL" * 1000, experts=b"OLD-EXPERTS")
     store.roll("r", (0, 0))
@@ -173,7 +159,6 @@ def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) ->
 
 
 def test_two_threads_may_use_one_store(store: storage.ClientStore) -> None:
-    """And two stores in two blocks, one within the other, each keep to their own file."""
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
             list(pool.map(lambda _: store.failures("r"), range(8)))
@@ -209,16 +194,120 @@ def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
     assert store.noise("r") == b""
 
 
-def test_noise_is_kept_with_the_attempt_that_drew_it_or_not_at_all(tmp_path: Path) -> None:
-    store = storage.open_client_store(tmp_path / "client.db")
-    with pytest.raises(storage.InvalidRecordError), store.atomically():
-        store.put_noise("r", b"drawn")
-        store.put_pending("r", -1, 1, personal=b"", experts=b"")
-    assert store.noise("r") == b""
-
-
 def test_a_store_that_came_back_starts_its_noise_anew(tmp_path: Path) -> None:
     store = storage.open_client_store(tmp_path / "client.db")
     store.put_noise("r", b"drawn")
     store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
     assert store.noise("r") == b""
+
+
+RUN = "a-run"
+FIRST = storage.SessionRecord(RUN, 2, 1, 1, b"a state")
+
+
+def keep(
+    store: storage.ClientStore,
+    record: storage.SessionRecord,
+    *,
+    request: bytes = b"d" * 32,
+    reply: bytes = b"a reply",
+) -> None:
+    after = store.sessions.newest(record.run_id)
+    store.sessions.keep(record, after=after, request_digest=request, reply=reply)
+
+
+def test_a_session_outlives_its_process(file: Path, store: storage.ClientStore) -> None:
+    keep(store, FIRST)
+    keep(store, replace(FIRST, run_id="other", round_number=7), reply=b"another")
+    again = storage.open_client_store(file).sessions
+    assert again.newest(RUN) == FIRST
+    assert (again.reply(RUN, b"d" * 32), again.reply("other", b"d" * 32)) == (
+        b"a reply",
+        b"another",
+    )
+
+
+def test_every_reply_of_an_attempt_is_kept_until_the_next(store: storage.ClientStore) -> None:
+    keep(store, FIRST, request=b"1" * 32, reply=b"one")
+    keep(store, replace(FIRST, state=b"further"), request=b"2" * 32, reply=b"two")
+    assert store.sessions.reply(RUN, b"1" * 32) == b"one"
+    assert store.sessions.reply(RUN, b"2" * 32) == b"two"
+    keep(store, replace(FIRST, attempt=2), request=b"3" * 32, reply=b"three")
+    assert store.sessions.reply(RUN, b"1" * 32) is None
+    assert store.sessions.reply(RUN, b"3" * 32) == b"three"
+
+
+@pytest.mark.parametrize("older", [(1, 9, 1), (2, 0, 1), (2, 1, 0), (2, 2, 0), (3, 1, 0)])
+def test_a_session_never_goes_back(store: storage.ClientStore, older: tuple[int, int, int]) -> None:
+    keep(store, FIRST)
+    round_number, attempt, noiseless = older
+    with pytest.raises(storage.InvalidRecordError, match="older"):
+        keep(
+            store,
+            replace(FIRST, round_number=round_number, attempt=attempt, noiseless_round=noiseless),
+        )
+    assert store.sessions.newest(RUN) == FIRST
+
+
+def test_two_processes_of_a_client_do_not_both_answer(file, store):
+    """Both made an answer from the same state; whoever is second must not send it."""
+    other = storage.open_client_store(file)
+    keep(store, FIRST)
+    known = other.sessions.newest(RUN)
+    keep(store, replace(FIRST, state=b"one way"), request=b"1" * 32)
+    with pytest.raises(storage.SessionMovedError):
+        other.sessions.keep(
+            replace(FIRST, state=b"the other way"),
+            after=known,
+            request_digest=b"2" * 32,
+            reply=b"another reply",
+        )
+    assert other.sessions.reply(RUN, b"2" * 32) is None
+    assert other.sessions.newest(RUN) == replace(FIRST, state=b"one way")
+
+
+def test_a_forgotten_session_leaves_its_number_and_no_secret(file, store):
+    secret, reply = bytes(range(256)) * 40, bytes(reversed(range(256))) * 40
+    keep(store, replace(FIRST, state=secret), reply=reply)
+    assert secret[:300] in file.read_bytes() and reply[:300] in file.read_bytes()
+    store.sessions.forget(RUN)
+    assert store.sessions.newest(RUN) == storage.SessionRecord(RUN, 2, 1, 1)
+    assert store.sessions.reply(RUN, b"d" * 32) is None
+    assert secret[:300] not in file.read_bytes() and reply[:300] not in file.read_bytes()
+
+
+def test_a_block_is_kept_whole_or_not_at_all(store: storage.ClientStore) -> None:
+    with pytest.raises(KeyError), store.atomically():
+        keep(store, FIRST)
+        store.put_noise(RUN, b"drawn")
+        store.put_pending(RUN, 2, 1, personal=b"p", experts=b"")
+        raise KeyError
+    assert store.sessions.newest(RUN) is None
+    assert store.pending(RUN) is None
+    assert store.noise(RUN) == b""
+    with store.atomically():
+        with store.atomically():
+            keep(store, FIRST)
+        store.put_pending(RUN, 2, 1, personal=b"p", experts=b"")
+        assert store.pending(RUN) is not None
+    assert store.sessions.newest(RUN) == FIRST
+    assert store.pending(RUN) == (2, 1, b"p", b"")
+
+
+def test_failures_are_kept_by_attempt(store: storage.ClientStore) -> None:
+    store.add_failure(RUN, 2, 1, reason="FloatingPointError in client_update")
+    store.add_failure(RUN, 1, 1, reason="ValueError in client_update")
+    store.add_failure(RUN, 2, 1, reason="the update is not finite")
+    assert [(f.round_number, f.attempt, f.reason) for f in store.failures(RUN)] == [
+        (1, 1, "ValueError in client_update"),
+        (2, 1, "the update is not finite"),
+    ]
+    assert store.failures("other") == ()
+
+
+def test_an_older_enrolment_file_is_refused(file: Path, store: storage.ClientStore) -> None:
+    store.remember_serial(3)
+    store.remember_serial(3)
+    store.remember_serial(5)
+    with pytest.raises(storage.InvalidRecordError, match="serial 4"):
+        storage.open_client_store(file).remember_serial(4)

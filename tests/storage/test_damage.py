@@ -45,7 +45,7 @@ def flip(path: Path, bit: int) -> None:
 def edit(path: Path, *statements: str) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
-            connection.execute(statement)
+            connection.executescript(statement)
 
 
 def flips_are_named_or_harmless(path: Path, read: Read, bits: Iterator[int]) -> int:
@@ -78,13 +78,13 @@ def used(path: Path, count: int, seed: int) -> Iterator[int]:
 
 
 def test_flips_in_a_coordinators_database(filled: Path) -> None:
-    assert flips_are_named_or_harmless(filled, read_database, used(filled, 40, 1)) > 20
-    flips_are_named_or_harmless(filled, read_database, some(filled, 10, 2))
+    assert flips_are_named_or_harmless(filled, read_database, used(filled, 24, 1)) > 10
+    flips_are_named_or_harmless(filled, read_database, some(filled, 4, 2))
 
 
 def test_flips_in_a_clients_store(store: Path) -> None:
-    assert flips_are_named_or_harmless(store, read_store, used(store, 40, 3)) > 20
-    flips_are_named_or_harmless(store, read_store, some(store, 10, 4))
+    assert flips_are_named_or_harmless(store, read_store, used(store, 24, 3)) > 10
+    flips_are_named_or_harmless(store, read_store, some(store, 4, 4))
 
 
 @pytest.mark.slow
@@ -191,6 +191,12 @@ def sql_of(path: Path, kind: str, table: str) -> dict[str, str]:
             "CREATE TRIGGER quiet AFTER INSERT ON ledger BEGIN DELETE FROM stages; END",
             "a trigger 'quiet', which does not belong there",
         ),
+        (
+            # One that guards nothing.
+            "DROP TRIGGER ledger_no_delete;"
+            "CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger BEGIN SELECT 1; END",
+            "ledger_no_delete was changed",
+        ),
         ("ALTER TABLE runs ADD COLUMN more TEXT", "its table runs was changed"),
         ("DROP TABLE stages", "is missing"),
     ],
@@ -202,16 +208,6 @@ def test_another_schema_than_the_migrations_make_is_named(filled, statement, rea
             storage.open_database(f"sqlite:///{filled}", read_only=read_only)
         assert str(caught.value).startswith(f"database {filled} is damaged: ")
         assert reason in str(caught.value)
-
-
-def test_a_trigger_that_guards_nothing_is_named(filled: Path) -> None:
-    edit(
-        filled,
-        "DROP TRIGGER ledger_no_delete",
-        "CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger BEGIN SELECT 1; END",
-    )
-    with pytest.raises(storage.DatabaseDamaged, match="ledger_no_delete was changed"):
-        storage.open_database(f"sqlite:///{filled}")
 
 
 def test_another_schema_of_a_client_is_named(store: Path) -> None:
@@ -242,7 +238,7 @@ def test_an_index_that_says_something_else_than_its_table_is_named(filled: Path)
             "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_ledger_1'"
         ).fetchone()
     contents = filled.read_bytes()
-    places = [n for n in range((page - 1) * page_size, page * page_size) if contents[n]][::6]
+    places = [n for n in range((page - 1) * page_size, page * page_size) if contents[n]][::16]
     bits = [8 * place + place % 8 for place in places]
     named = flips_are_named_or_harmless(filled, read_database, iter(bits))
     assert named > len(bits) // 2

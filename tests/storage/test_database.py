@@ -291,8 +291,3 @@ def test_no_message_holds_a_password(url: str) -> None:
     with pytest.raises(InvalidRecordError) as caught:
         file_of(url)
     assert "secret" not in str(caught.value)
-
-
-@pytest.mark.parametrize("url", ["mysql://db/x?folder=f", "sqlite:///runs/a:b@c.db", "x", ""])
-def test_what_holds_none_is_shown_as_it_is(url: str) -> None:
-    assert shown(url) == url

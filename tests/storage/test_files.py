@@ -112,6 +112,7 @@ def test_files_and_folders_are_their_owners(tmp_path: Path) -> None:
     assert modes == dict.fromkeys(expected, 0o600)
     for folder in (path.parents[1], path.parent, path.parent / "clients"):
         assert mode(folder) == 0o700
+    assert [file.name for file in (path.parent / "clients").iterdir()] == ["c.db"]
 
 
 def test_a_folder_that_was_there_keeps_its_mode(tmp_path: Path) -> None:

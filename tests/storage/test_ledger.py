@@ -57,11 +57,6 @@ def test_rows_of_clients_are_read_over_all_runs(database, make_row):
         assert unit.ledger.rows_of(()) == unit.ledger.rows_of(["nobody"]) == ()
 
 
-def test_reserving_nothing_adds_nothing(database: storage.Database) -> None:
-    reserve(database)
-    assert statuses(database) == {}
-
-
 def test_every_fact_is_read_back(database, make_row, full):
     rows = (make_row(**full), make_row(pseudonym="bob"))
     reserve(database, *rows)
@@ -230,8 +225,6 @@ def test_settling_what_is_not_there(database: storage.Database, make_row: MakeRo
     ("statement", "message"),
     [
         ("DELETE FROM ledger", "never deleted"),
-        ("UPDATE ledger SET standard_deviation = 99", "only the status"),
-        ("UPDATE ledger SET pseudonym = 'bob'", "only the status"),
         ("UPDATE ledger SET status = 'reserved'", "settled"),
         ("UPDATE ledger SET status = 'spent'", "settled|ck_ledger_status"),
     ],
@@ -254,12 +247,3 @@ def test_no_fact_of_a_row_can_be_changed(database, make_row, full, raw):
             value = f"CAST({value} AS BOOLEAN)" if fact == "cohort_drawn" else value
             with pytest.raises(REFUSED, match="only the status"):
                 connection.execute(f"UPDATE ledger SET {fact} = {value}")  # noqa: S608
-
-
-def test_a_client_that_was_not_drawn_is_settled_like_the_others(database, make_row):
-    drawn = make_row(**(COHORT | {"cohort_drawn": True}))
-    reserve(database, drawn, make_row(pseudonym="bob", **COHORT))
-    with database.unit_of_work() as unit:
-        unit.ledger.set_status("r", 1, 0, "released")
-        unit.commit()
-    assert statuses(database) == {("alice", "sum"): "released", ("bob", "sum"): "released"}

@@ -75,6 +75,7 @@ def test_a_trained_linker_does_no_better_than_chance(path, database, make_row, n
     assert chance(played(path, database, make_row, number)) > SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_the_linker_sees_rows_that_were_not_shuffled(monkeypatch, path, database, make_row):
     monkeypatch.setattr(storage.pool.secrets, "SystemRandom", Unshuffled)
     assert chance(played(path, database, make_row, SURE)) < SIGNIFICANCE

@@ -1,4 +1,4 @@
-"""HCVP: the contrast by hand, prompts that an image makes, and what each layer sees."""
+"""DoPrompt and HCVP: prompts beside the patches in each layer, contrasts and mixtures by hand."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import Examples, Task, hcvp
+from methods import Examples, Task, doprompt, hcvp
 from methods.clip.adapter import load_backbone
-from methods.hcvp import MAP, Config, contrast
+from methods.doprompt import PROMPTS, mixed
+from methods.hcvp import MAP, contrast
 from methods.prompts.deep import DeepImageEncoder
 from tests.methods._training import rng
 
 CLASSES = ("triangle", "circle", "square")
 DOMAINS = ("ink", "paint")
-ALL = {"domain_contrast": 0.5, "task_contrast": 0.25, "class_contrast": 2.0}
 
 
 @cache
@@ -26,11 +26,100 @@ def task() -> Task:
     return Task(CLASSES, DOMAINS, 1, backbone=load_backbone("sotto-tiny"))
 
 
-def build(**options) -> hcvp.Hcvp:
-    return hcvp.build(Config(**options), task())
+def doprompt_of(**options) -> doprompt.DoPrompt:
+    return doprompt.build(doprompt.Config(**{"context_tokens": 2, **options}), task())
 
 
-def draw(method, count: int = 6) -> Examples:
+def draw_for_doprompt(method, count: int = 6) -> Examples:
+    pixels = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    return Examples(
+        {
+            **method.prepare({"pixels": pixels}),
+            "labels": rng(2).integers(0, len(CLASSES), count),
+            "domains": rng(3).integers(0, len(DOMAINS), count),
+        }
+    )
+
+
+def start_of(method) -> dict[str, np.ndarray]:
+    """A start whose adapter tells domains apart and whose prompts are seen."""
+    found = dict(method.init_client(rng(4), rng(5)))
+    return {**found, PROMPTS: 30.0 * found[PROMPTS]}
+
+
+def batch_for_doprompt(method, count: int = 6) -> dict[str, torch.Tensor]:
+    return method.tensors(draw_for_doprompt(method, count).arrays)
+
+
+def test_a_mixture_by_hand():
+    """Two domains, one place: a quarter of (4, 0) and three of (0, 8)."""
+    prompts = torch.tensor([[[4.0, 0.0]], [[0.0, 8.0]]])
+    shares = torch.tensor([[[0.25, 0.75]], [[1.0, 0.0]]])
+    assert mixed(shares, prompts).tolist() == [[[1.0, 6.0]], [[4.0, 0.0]]]
+
+
+def test_prompts_are_beside_the_patches_in_every_layer():
+    """Oracle: the frozen tower of deep prompts with one layer of them, where the norm before the
+    first layer, which these do not pass, is undone."""
+    method = doprompt_of()
+    parameters, some = method.tensors(start_of(method)), batch_for_doprompt(method)
+    inputs, backbone = method.tower.inputs(some), task().backbone
+    deep = DeepImageEncoder.of(backbone)
+    prompts = parameters[PROMPTS][0]
+    norm = backbone.image_module.ln_pre
+    # What the norm returns for this is the prompt: unit variance and zero mean undone by hand.
+    wanted = functional.layer_norm(prompts, prompts.shape[-1:], norm.weight, norm.bias, norm.eps)
+    with torch.no_grad():
+        expected = deep.image_features(deep.embed(inputs), prompts[None])
+        found = method.tower.features_beside(parameters, inputs, wanted.expand(len(inputs), -1, -1))
+        none = method.tower.features_beside(parameters, inputs, prompts[:0].expand(6, 0, -1))
+        plain = method.tower.features(parameters, inputs)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(none, plain, atol=1e-6)
+    assert np.abs(found.numpy() - plain.numpy()).max() > 1e-3
+
+
+def test_the_loss_is_of_both_passes_and_of_domains():
+    """Each part from the tower, torch's losses, and the domains' own prompts."""
+    method = doprompt_of(domain_weight=0.7)
+    parameters, some = method.tensors(start_of(method)), batch_for_doprompt(method)
+    inputs = method.tower.inputs(some)
+    with torch.no_grad():
+        z = method.tower.features(parameters, inputs)
+        hidden = functional.gelu(
+            z @ parameters["adapter.inner.weight"].T + parameters["adapter.inner.bias"]
+        )
+        logits = hidden @ parameters["adapter.outer.weight"].T + parameters["adapter.outer.bias"]
+        expected = torch.zeros(6)
+        for row in range(6):
+            shares = logits[row].reshape(2, 2).softmax(-1)
+            domain = int(some["domains"][row])
+            own = parameters[PROMPTS][domain]
+            mixture = torch.stack(
+                [
+                    sum(shares[place, d] * parameters[PROMPTS][d, place] for d in (0, 1))
+                    for place in (0, 1)
+                ]
+            )
+            for prompts in (own, mixture):
+                feature = method.tower.features_beside(
+                    parameters, inputs[row : row + 1], prompts[None]
+                )
+                seen = feature @ parameters["head.weight"].T + parameters["head.bias"]
+                expected[row] += functional.cross_entropy(seen, some["labels"][row : row + 1])
+            flags = torch.eye(2)[domain].expand(2, 2)
+            expected[row] += 0.7 * functional.binary_cross_entropy(shares, flags)
+        np.testing.assert_allclose(method.losses(parameters, some), expected, rtol=1e-4)
+
+
+ALL = {"domain_contrast": 0.5, "task_contrast": 0.25, "class_contrast": 2.0}
+
+
+def hcvp_of(**options) -> hcvp.Hcvp:
+    return hcvp.build(hcvp.Config(**options), task())
+
+
+def draw_for_hcvp(method, count: int = 6) -> Examples:
     pixels = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     tokens = task().backbone.encode_tokens(pixels)
     return Examples(
@@ -42,11 +131,11 @@ def draw(method, count: int = 6) -> Examples:
     )
 
 
-def batch(method, count: int = 6) -> dict[str, torch.Tensor]:
-    return method.tensors(draw(method, count).arrays)
+def batch_for_hcvp(method, count: int = 6) -> dict[str, torch.Tensor]:
+    return method.tensors(draw_for_hcvp(method, count).arrays)
 
 
-def test_the_contrast_by_hand():
+def test_hcvps_contrast_by_hand():
     """Rows at 0, 0 and 90 degrees, t = 1; the first two are alike.
 
     Rows 1 and 2: the other is at cosine 1, the third at 0: -ln(e / (e + 1)) = 0.313262. Row 3 has
@@ -63,7 +152,7 @@ def test_the_contrast_by_hand():
 
 def test_a_task_prompt_is_the_mean_of_a_convolution_of_one_position():
     """Oracle: torch's 1x1 convolution over map and prompt at each position, then the mean."""
-    method = build()
+    method = hcvp_of()
     personal = method.init_client(rng(1), rng(2))
     whole = torch.tensor(rng(3).normal(size=(2, 9, 128)), dtype=torch.float32)
     parameters = method.tensors(personal)
@@ -98,12 +187,12 @@ def frozen_feature(inputs, prompts):
 
 @pytest.mark.parametrize("modulation", ["shared", "layers", "separate"])
 def test_each_layer_sees_both_prompts_as_they_are_passed(modulation):
-    method = build(modulation=modulation)
+    method = hcvp_of(modulation=modulation)
     personal = {
         name: value * (1.0 if name.startswith(("extractor", "head")) else 3.0)
         for name, value in method.init_client(rng(1), rng(2)).items()
     }
-    parameters, some = method.tensors(personal), batch(method, 3)
+    parameters, some = method.tensors(personal), batch_for_hcvp(method, 3)
     with torch.no_grad():
         both = method.prompts(parameters, some)
         prompts = [torch.stack(both, 1)]
@@ -128,9 +217,9 @@ def test_each_layer_sees_both_prompts_as_they_are_passed(modulation):
 
 def test_factors_add_their_contrasts():
     """Each with what counts as alike: domain, domain and class, class."""
-    plain, method = build(), build(**ALL, temperature=0.7)
+    plain, method = hcvp_of(), hcvp_of(**ALL, temperature=0.7)
     assert (plain.couples_examples, method.couples_examples) == (False, True)
-    parameters, some = method.tensors(method.init_client(rng(1), rng(2))), batch(method)
+    parameters, some = method.tensors(method.init_client(rng(1), rng(2))), batch_for_hcvp(method)
     with torch.no_grad():
         both = method.prompts(parameters, some)
         feature = method._feature(parameters, some, both)
