@@ -49,7 +49,7 @@ ADAPTIVE = (INDEPENDENT, "privacy.adaptive_clipping={}")
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
 COMES = "privacy.relation=add_or_remove_one"
 SKELLAM = "privacy.noise_distribution=skellam"
-# What is refuted at the lowest layer is in `tests/privacy/auditing/test_mutants.py`.
+# What is refuted at the lowest layer is in `tests/privacy/auditing/test_games.py`.
 EVERY = {
     "upload": (),
     "upload, discrete": ("privacy.noise_distribution=discrete_gaussian",),
