@@ -131,7 +131,7 @@ def nobodys(keys):
 
 @pytest.mark.parametrize(
     "spoil",
-    [flipped, swapped, *(pytest.param(s, marks=pytest.mark.slow) for s in (incomplete, nobodys))],
+    [flipped, *(pytest.param(s, marks=pytest.mark.slow) for s in (swapped, incomplete, nobodys))],
 )
 def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
@@ -187,7 +187,6 @@ def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
 
 
 def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five):
-    """Asked twice with other neighbours, a client would have two sets of keys for one attempt."""
     outcome, heard = first_round(five)
     name = name_of(five)
     sent, said = heard.seen["unmask", name]
@@ -337,10 +336,7 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
 
 THREE = "rounds=3"
 SEEDED = (THREE, "privacy.noise_source=seeded")
-WAITS = {
-    "semi_honest": ["share", "train", "unmask"],
-    "active": ["share", "train", "confirm", "unmask"],
-}
+WAITS = {"semi_honest": CLASSICAL[False], "active": CLASSICAL[True]}
 
 
 @dataclass
@@ -389,11 +385,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Fin
     return made
 
 
-@pytest.mark.parametrize(
-    "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("adversary", WAITS)
 def test_waits_of_a_run(whole, adversary):
-    """Four and five in the first round, three and four in all others; the last asks for no keys."""
+    """The last round asks for no keys. A quick test of waits is in `test_ledger_of_a_run.py`."""
     _, carrying = whole(adversary)
     usual = WAITS[adversary]
     assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
@@ -433,15 +428,16 @@ SHARED, SHARES = WAITS["semi_honest"], (DatabaseJournal, "keep", 4)
 """The second round's shares are kept after three stages of the first: advertise, share, train."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "second_life"),
     [
         # Of keys that were in memory nothing is left, but that nobody has used them.
-        pytest.param((Attempts, "_open", 2, False), ["advertise", *SHARED], marks=pytest.mark.slow),
+        ((Attempts, "_open", 2, False), ["advertise", *SHARED]),
         # From here on they are in the database.
-        pytest.param((Attempts, "_open", 2, True), SHARED, marks=pytest.mark.slow),
+        ((Attempts, "_open", 2, True), SHARED),
         ((*SHARES, False), SHARED),
-        pytest.param((*SHARES, True), SHARED[1:], marks=pytest.mark.slow),
+        ((*SHARES, True), SHARED[1:]),
     ],
     ids=str,
 )
