@@ -80,6 +80,7 @@ def test_what_another_method_drops_of_its_base_is_said(extended):
     assert extended({"method": {"name": "pfedmoap"}}, preset).remarks == ()
 
 
+@pytest.mark.slow
 def test_no_packaged_configuration_drops_what_its_base_says():
     for name in packaged_names(Sources()):
         assert load_config(Path(name)).remarks == (), name

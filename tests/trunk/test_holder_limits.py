@@ -182,15 +182,6 @@ def test_a_thin_graph_opens_as_many_as_it_says():
     assert "sums of 180" in sentence
 
 
-def test_all_reasons_are_told_and_the_price_comes_first():
-    settings = holder(methods=("coop",), smallest_cohort=7, smallest_sum=6, epsilon_per_run=1.0)
-    found = reasons(settings, run("privacy.noise_source=seeded", "privacy.target_delta=1e-4"))
-    assert [sentence.partition(":")[0] for sentence in found] == [
-        *("privacy.target_epsilon", "privacy.target_delta", "privacy.noise_source"),
-        *("method.name", "cohort.size", THRESHOLD),
-    ]
-
-
 def test_no_coordinator_raises_a_limit():
     """Whatever a run's own budget says, the holder's is the least of both."""
     generous = run("privacy.lifetime_budget=1000.0")

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
 
@@ -36,12 +35,6 @@ from platform.wire.transport import Dropout
 from tests.trunk._hubs import relayed, running, served
 
 NAMES = ("east", "north", "west")
-
-
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    """A path that is short enough for sockets."""
-    return tmp_path_factory.mktemp("hub")
 
 
 def echo(name: str):

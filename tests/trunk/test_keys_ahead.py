@@ -69,17 +69,23 @@ def keys_kept(client: Client) -> Advertised | None:
 
 
 def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five):
-    """The private halves, looked for in the file of the store past our own code."""
+    """The private halves, looked for in the file of the store past our own code.
+
+    A coordinator that lost the keys after it sent them gets no others: no key is in two rosters.
+    """
     outcome, _ = first_round(five)
     kept = {name: keys_kept(client) for name, client in five.clients.items()}
     paths = {name: Path(client._store._file.path) for name, client in five.clients.items()}
     assert all(keys.channel_private in paths[name].read_bytes() for name, keys in kept.items())
     assert len({keys.mask_private for keys in kept.values()}) == 5
-    hold(five, second_plan(five, outcome), five.transport(), opened_with(outcome.ahead))
+    plan = second_plan(five, outcome)
+    hold(five, plan, five.transport(), opened_with(outcome.ahead))
     for name, keys in kept.items():
         assert keys_kept(five.clients[name]) is None
         lies = paths[name].read_bytes()
         assert keys.channel_private not in lies and keys.mask_private not in lies
+    with pytest.raises(RoundAborted, match="advertise"):
+        hold(five, plan, five.transport(deaf=True), MemoryJournal())
 
 
 # --- all or none ----------------------------------------------------------------------------------
@@ -158,15 +164,6 @@ def test_a_further_attempt_has_fresh_keys(tmp_path):
         told = decode_invitation(first.seen["share", name][0]).secure.roster
         announced = decode_relay(second.seen["share", name][0]).payload
         assert announced and announced != told
-
-
-def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five):
-    """Its database is not as it was left: the attempt is over, and no key is in two rosters."""
-    outcome, _ = first_round(five)
-    plan = second_plan(five, outcome)
-    hold(five, plan, five.transport(), opened_with(outcome.ahead))
-    with pytest.raises(RoundAborted, match="advertise"):
-        hold(five, plan, five.transport(deaf=True), MemoryJournal())
 
 
 # --- a coordinator that lies ----------------------------------------------------------------------

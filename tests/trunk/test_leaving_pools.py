@@ -38,11 +38,6 @@ POOLED = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("leaving")
-
-
 def generations(folder: Path) -> set[int]:
     with closing(sqlite3.connect(folder / "sotto.db")) as db:
         return {n for (n,) in db.execute("SELECT DISTINCT generation FROM pool")}

@@ -158,6 +158,15 @@ def test_another_request_under_the_same_header_and_an_invented_commit_are_refuse
         message, answer = seen[stage, name]
         assert client.handle(message) == five.remade(name).handle(message) == answer
     assert store_rows(client) == store
+    # The session's secrets are gone once its round is committed.
+    file = Path(client._store._file.path)
+    assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
+    client._states.roll((1, 1))
+    emptied = client._store.sessions.newest(RUN)
+    assert emptied is not None and emptied.state == b""
+    assert not any(
+        reply[-64:] in file.read_bytes() for (_, of), (_, reply) in seen.items() if of == name
+    )
 
 
 def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Cohort) -> None:
@@ -218,19 +227,6 @@ def test_a_client_may_be_another_process_at_every_message(five: Cohort) -> None:
     outcome = five.run(dataclasses.replace(usual, handlers=anew))
     np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
     assert outcome.survivors == tuple(five.clients)
-
-
-def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -> None:
-    seen = overheard(five)
-    name, client = next(iter(five.clients.items()))
-    file = Path(client._store._file.path)
-    assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
-    client._states.roll((1, 1))
-    emptied = client._store.sessions.newest(RUN)
-    assert emptied is not None and emptied.state == b""
-    assert not any(
-        reply[-64:] in file.read_bytes() for (_, of), (_, reply) in seen.items() if of == name
-    )
 
 
 @pytest.mark.parametrize(

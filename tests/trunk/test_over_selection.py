@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +16,6 @@ from tests.trunk._hubs import relayed, served
 from tests.trunk._leaving import MASKED, agrees, ledger, survivors
 
 FIRST_THREE = (*MASKED, "federation.go_on_with=3")
-
-
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    """A path that is short enough for sockets."""
-    return tmp_path_factory.mktemp("over")
 
 
 def test_a_wait_is_over_with_enough_answers_and_what_comes_later_harms_nothing(folder):

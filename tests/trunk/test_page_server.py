@@ -78,6 +78,7 @@ def token_in(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
     options = ("--token-file", str(token_in(tmp_path)))
     with serving(child_environment, noised_run.storage.url, *options) as (process, port):
