@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from platform.wire.outside_rounds import (
     encode_roll_call,
 )
 from platform.wire.receipt_messages import bare
-from platform.wire.transport import Dropout, InProcessTransport, answer
+from platform.wire.transport import Dropout, answer
 from storage import open_client_store
 from tests.trunk._federations import (
     MASKED,
@@ -59,19 +58,6 @@ def require_same(one, other):
     assert one.keys() == other.keys()
     for name, value in one.items():
         np.testing.assert_array_equal(other[name], value)
-
-
-@pytest.mark.slow
-def test_the_same_numbers_come_over_sockets_and_within_one_process(folder):
-    found = []
-    for place in ("sockets", "within"):
-        here = folder / place
-        handlers = Holders.written(here).handlers()
-        reaching = over_sockets(handlers, here) if place == "sockets" else within(handlers)
-        summary = hold(federation(here), reaching)
-        found.append(last_state(here, summary["run_id"]))
-        assert [r["cohort"] for r in summary["rounds"]] == [4, 4]
-    require_same(*found)
 
 
 @pytest.mark.slow
@@ -261,32 +247,6 @@ def test_a_process_a_message_is_the_same_client(folder):
 
     summary = hold(federation(other), within({name: fresh(name) for name in NAMES}))
     require_same(last_state(one, steady["run_id"]), last_state(other, summary["run_id"]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
-def test_a_holder_that_dies_in_a_round_is_lost_and_comes_back(folder, stage):
-    holders = Holders.written(folder)
-    handlers = holders.handlers()
-
-    class Losing(InProcessTransport):
-        def exchange(self, asked, messages, deadline):
-            found = dict(super().exchange(asked, messages, deadline))
-            if asked == stage and "north" in found and "north" not in gone:
-                gone.append("north")
-                found["north"] = Dropout("killed")
-                handlers["north"] = holders.handler("north")
-            return found
-
-    gone: list[str] = []
-    transport = Losing(handlers=handlers, losses=lambda *_: frozenset())
-    summary = hold(federation(folder, *MASKED), lambda section: nullcontext(transport))
-    assert gone == ["north"]
-    first, second = summary["rounds"]
-    assert first["dropped"] == (0 if stage == "unmask" else 1)
-    assert second["dropped"] == 0
-    # What it may have sent is charged, also where it did not arrive.
-    assert len(ledger(folder, "north")) == (2 if stage in ("train", "unmask") else 1)
 
 
 def test_another_run_under_a_known_name_is_declined(ended):

@@ -32,8 +32,7 @@ from platform.wire import outside_rounds as outside
 from platform.wire.codec import Envelope, Frame, decode_frame, encode_frame
 from platform.wire.layout import Fetched
 from platform.wire.messages import Assignment, Invitation
-from platform.wire.transport import Dropout, answer
-from privacy import AdaptiveClipping, UnsupportedEvent, UploadNoise
+from privacy import AdaptiveClipping, UploadNoise
 from storage import StorageError
 from storage.engine import Statements
 
@@ -192,13 +191,6 @@ def test_without_a_pool_there_are_neither_experts_nor_generations(folder, method
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
     require_refused(client, messages.encode_assignment(good()))
     assert client.handle(assigned(experts=()))
-
-
-def test_a_whole_pool_has_an_entry_of_each_client_and_generation():
-    expected = expectations_of(Method("all"), clients=CLIENTS, generations=GENERATIONS)
-    assert expected.experts == CLIENTS * GENERATIONS
-    assert expectations_of(Method()).experts == EXPERTS
-    assert expectations_of(Method(pooled=False)).experts == 0
 
 
 INVITATIONS: dict[str, Invitation] = {
@@ -472,12 +464,3 @@ def test_whatever_fails_nothing_is_durable_in_part(monkeypatch):
                 break
     assert len(outcomes) >= 3 and JOINED in outcomes
     assert all(found in (JOINED, WHOLE) for found in outcomes)
-
-
-@pytest.mark.parametrize("error", [UnsupportedEvent("no bound"), ProtocolError("message: no")])
-def test_a_client_that_cannot_price_or_trust_a_message_is_lost_and_stops_nobody(error):
-    def handler(message: bytes) -> bytes:
-        raise error
-
-    reply = answer(handler, b"")
-    assert isinstance(reply, Dropout) and "refused" in reply.reason

@@ -101,15 +101,6 @@ def test_a_relay_that_comes_back_is_asked_again(folder):
     assert found == {"north": b"done"}
 
 
-def test_a_request_waits_for_the_first_relay_and_for_the_clients_process(folder):
-    with Hub(path=folder / "hub", clients=["north"]) as hub:
-        with relayed(folder / "hub", {"north": folder / "north.sock"}), ExitStack() as stack:
-            with asking(hub, "north") as found:
-                time.sleep(0.3)
-                stack.enter_context(served({"north": echo("north")}, folder))
-    assert found == {"north": b"north:m"}
-
-
 def test_nobody_answers_for_another_relays_client(folder):
     hub_path = folder / "hub"
     with Hub(path=hub_path, clients=NAMES) as hub:

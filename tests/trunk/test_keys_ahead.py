@@ -26,7 +26,7 @@ from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundOutcome
-from platform.rounds.runner import DatabaseJournal, MemoryJournal, seat_of
+from platform.rounds.runner import MemoryJournal, seat_of
 from platform.wire.codec import peek
 from platform.wire.messages import (
     ROUND_STAGES,
@@ -410,53 +410,15 @@ def test_keys_ahead_change_no_number(tmp_path, whole):
     assert ahead.storage.rows(charges) == fresh.storage.rows(charges)
 
 
-def lives(storage, monkeypatch, chosen, place):
-    """A run that dies once at a place and is gone on with, and what its two lives waited for."""
-    owner, name, nth, after = place
-    dying, first = counted(storage.create(*chosen))
-    run_id = crashed(monkeypatch, dying, owner, name, nth, after=after)
-    with opened(storage.reopen(run_id)) as again:
-        living, second = counted(again)
-        summary = execute(living, SilentObserver())
-    return Finished(storage, run_id, summary), first, second
-
-
-SHARED, SHARES = WAITS["semi_honest"], (DatabaseJournal, "keep", 4)
-"""The second round's shares are kept after three stages of the first: advertise, share, train."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("place", "second_life"),
-    [
-        # Of keys that were in memory nothing is left, but that nobody has used them.
-        ((Attempts, "_open", 2, False), ["advertise", *SHARED]),
-        # From here on they are in the database.
-        ((Attempts, "_open", 2, True), SHARED),
-        ((*SHARES, False), SHARED),
-        ((*SHARES, True), SHARED[1:]),
-    ],
-    ids=str,
-)
-def test_a_death_between_any_two_stages(tmp_path, monkeypatch, whole, place, second_life):
-    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), *SEEDED)
-    unbroken, _ = whole("semi_honest")
-    torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
-    assert second.waits[2, 1] == second_life
-    assert second.waits[3, 1] == WAITS["semi_honest"]
-    for name, value in unbroken.state().items():
-        np.testing.assert_array_equal(value, torn.state()[name])
-    assert torn.storage.rows("SELECT count(*) FROM ledger") == [(3 * CLIENTS,)]
-    assert torn.storage.rows("SELECT count(*) FROM stages") == [(0,)]
-
-
 @pytest.mark.slow
 def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
     """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
-    chosen = (*overrides("none", "active", tmp_path), THREE)
     storage = seam_storage(tmp_path / "torn")
-    place = (Federation, "_commit", 1, False)
-    _, first, second = lives(storage, monkeypatch, chosen, place)
+    dying, first = counted(storage.create(*overrides("none", "active", tmp_path), THREE))
+    run_id = crashed(monkeypatch, dying, Federation, "_commit", 1)
+    with opened(storage.reopen(run_id)) as again:
+        living, second = counted(again)
+        execute(living, SilentObserver())
     assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == WAITS["active"]
     assert first.told and second.told[:CLIENTS] == first.told
 

@@ -190,20 +190,6 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
 
 
 @pytest.mark.slow
-def test_a_lifetime_limit_counts_a_run_that_was_left(folder):
-    """A holder that leaves has no more to spend than one that stays."""
-    limits = {**OPEN, "epsilon_total": 8.5, "mechanisms": ["distributed_noise"]}
-    holders = Holders.written(folder, of={"west": {"limits": limits}})
-    first = hold(federation(folder, *MASKED), within(holders.handlers()))
-    leave(folder, "west", first["run_id"])
-    second = hold(federation(folder, *MASKED, "seed=6"), within(holders.handlers()))
-    assert [r["dropped"] for r in second["rounds"]] == [1, 1, 1]
-    rows = open_client_store(folder / "west" / "store" / "client.db").rows()
-    assert {row.run_id for row in rows} == {first["run_id"]}
-    assert len(rows) == 3
-
-
-@pytest.mark.slow
 def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monkeypatch):
     """By another process, between what its client wrote and what it would have said."""
     holders = Holders.written(folder)
@@ -261,18 +247,6 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
     summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(again))
     assert again.asked and all("north" not in asked for _, asked in again.asked)
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
-
-
-@pytest.mark.slow
-def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
-    holders = Holders.written(folder)
-    transport = Doing(
-        holders.handlers(), ("personalise", 1), lambda: leave(folder, "north"), after=False
-    )
-    summary = hold(federation(folder, "rounds=1"), doing(transport))
-    assert transport.asked[-1] == ("personalise", list(NAMES))
-    assert [w for w in warnings_of(summary) if "client 2 of 4" in w and "after round 1" in w]
-    agrees(folder, summary["run_id"])
 
 
 @pytest.fixture
@@ -400,17 +374,6 @@ def test_a_client_joins_between_rounds_and_is_charged_for_those_only(folder):
     joined = audit(folder, run_id, "client.joined")
     assert [detail["client"] for detail in joined] == [1, 2, 4, 3]
     agrees(folder, run_id)
-
-
-@pytest.mark.slow
-def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(folder):
-    holders = Holders.written(folder)
-    summary = hold(federation(folder, *THREE), doing(Away(holders.handlers(), "west", 99)))
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
-    assert ledger(folder, "west") == []
-    (said,) = [w for w in warnings_of(summary) if "never joined" in w]
-    assert said.endswith(": 4")
-    agrees(folder, summary["run_id"])
 
 
 def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on(folder):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from methods.clip import adapter
 from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.trunk._networks import CNN, FASTTEXT, PIXELS, TEXTS
-from tests.trunk._runs import NONE, Command, Finished, Storage, comparable, warnings_of
+from tests.trunk._runs import NONE, Finished, Storage, comparable, warnings_of
 from tests.trunk.conftest import MakeStorage
 
 TINY = "task.model={name: sotto-tiny}"
@@ -65,13 +63,6 @@ def test_texts_are_classified_as_they_were_measured(sotto, on_texts, tmp_path):
     answers = [data.classes[label] for label in data.dataset.test.labels[rows]]
     right = sum(line["class"] == answer for line, answer in zip(found, answers, strict=True))
     assert right == on_texts.summary["final"]["accuracy"]["per_client"][1] * len(rows)
-
-
-def test_a_file_that_is_no_text(sotto: Command, on_texts: Finished, tmp_path: Path):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"\xff\xfe\x00")
-    answer = sotto("predict", "latest", str(path), "--storage", on_texts.storage.url)
-    assert (answer.code, answer.out) == (2, "") and f"FILES: {str(path)!r}" in answer.err
 
 
 RUN = (
