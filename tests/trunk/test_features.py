@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -186,23 +186,16 @@ def test_without_a_model_there_is_nothing_to_encode_with(tmp_path):
             encoders.features(images, rows)
 
 
-@pytest.fixture
-def loads(monkeypatch) -> Iterator[list[str]]:
-    """The names that were loaded, in place of the models."""
-    found: list[str] = []
+def test_runs_share_a_model_whose_name_says_all_and_read_files_again(monkeypatch):
+    """A file's weights may be others by then."""
+    loads = []
 
-    def load(name, pretrained, device):
-        found.append(name)
+    def load(name, *_):
+        loads.append(name)
         return object()
 
-    preparing._kept.cache_clear()
+    monkeypatch.setattr(preparing, "_kept", cache(preparing._loaded))
     monkeypatch.setattr(adapter, "load_backbone", load)
-    yield found
-    preparing._kept.cache_clear()
-
-
-def test_runs_share_a_model_whose_name_says_all_and_read_files_again(loads):
-    """A file's weights may be others by then."""
     shipped, local = ModelConfig(name="sotto-tiny"), ModelConfig(name="local-dir:somewhere")
     assert frozen_model(shipped, "cpu") is frozen_model(shipped, "cpu")
     assert frozen_model(local, "cpu") is not frozen_model(local, "cpu")

@@ -236,16 +236,13 @@ def test_what_a_run_leaves_open_is_stopped_round_by_round():
         limits.require(spent, spent, [release(FIT + 1, 6.0)])
 
 
-def test_many_small_runs_end_at_the_total():
+def test_many_small_runs_end_at_the_total_and_no_noise_passes_no_bound():
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0")
     limits = own_limits(holder(epsilon_total=4.0), config)
     life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(FIT))
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_total is 4"):
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
-
-
-def test_no_noise_passes_no_bound():
-    """Even where `none` slipped through: what it would spend is infinite."""
+    # Even where `none` slipped through: what it would spend is infinite.
     bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0, law=NO_NOISE)
     with pytest.raises(BudgetExhausted):
         own_limits(holder(), run()).require(RunningLedger(), RunningLedger(), [bare])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,6 @@ def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client
     guarded = dataclasses.replace(client.profile.safeguards, expected=expected)
     profile = dataclasses.replace(client.profile, safeguards=guarded)
     return Client(profile, client._store, client._make_trainer)
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    with quick_folder() as found:
-        yield found
 
 
 def bytes_of(client: Client) -> dict[str, bytes]:
@@ -173,8 +167,8 @@ HOSTILE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("message", HOSTILE.values(), ids=HOSTILE.keys())
-def test_what_nobody_may_send_is_refused_and_changes_nothing(folder, message):
-    client = guarded(Method(), folder)
+def test_what_nobody_may_send_is_refused_and_changes_nothing(stores, message):
+    client = guarded(Method(), stores)
     invite(client)
     for _ in range(2):
         require_refused(client, message)
@@ -184,8 +178,8 @@ def test_what_nobody_may_send_is_refused_and_changes_nothing(folder, message):
 @pytest.mark.parametrize(
     "method", [Method(pooled=False), Method(fixed=True)], ids=["none", "fixed"]
 )
-def test_without_a_pool_there_are_neither_experts_nor_generations(folder, method):
-    client = client_of(method, folder)
+def test_without_a_pool_there_are_neither_experts_nor_generations(stores, method):
+    client = client_of(method, stores)
     with pytest.raises(ProtocolError, match="generations"):
         invite(client)
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
@@ -208,8 +202,8 @@ INVITATIONS: dict[str, Invitation] = {
 
 
 @pytest.mark.parametrize("hostile", INVITATIONS.values(), ids=INVITATIONS.keys())
-def test_an_invitation_of_no_such_run_is_refused(folder, hostile):
-    client = client_of(Method(), folder)
+def test_an_invitation_of_no_such_run_is_refused(stores, hostile):
+    client = client_of(Method(), stores)
     with pytest.raises(ProtocolError):
         client.handle(messages.encode_invitation(hostile))
     invite(client)
@@ -257,13 +251,13 @@ POOLS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("message", POOLS.values(), ids=POOLS.keys())
-def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, message):
-    require_refused(guarded(Method(fixed=True), folder), message)
+def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(stores, message):
+    require_refused(guarded(Method(fixed=True), stores), message)
 
 
-def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
+def test_a_client_that_is_not_simulated_says_nothing_of_its_data(stores):
     """Whatever it is asked to measure, at any time; and how long it takes depends on nothing."""
-    client = guarded(Method(), folder, simulated=False)
+    client = guarded(Method(), stores, simulated=False)
     for round_number, attempt, committed in ((0, 0, None), (ROUNDS + 1, 0, None), (1, 1, (1, 1))):
         envelope = Envelope(RUN, round_number, attempt, committed)
         for sets in ((), ("local",), ("theirs",)):
@@ -278,9 +272,9 @@ def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
 
 
 @pytest.mark.parametrize("asked", ["nothing", "invited", "trained"])
-def test_who_has_parted_takes_part_in_no_round(folder, asked):
+def test_who_has_parted_takes_part_in_no_round(stores, asked):
     """Personal parts are from there on no function of noised sums: they are in no release."""
-    client = guarded(Method(), folder)
+    client = guarded(Method(), stores)
     assignment = messages.encode_assignment(good())
     if asked != "nothing":
         invite(client)

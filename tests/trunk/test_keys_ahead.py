@@ -6,9 +6,8 @@ Cohorts of `Numbered` clients: client i gives the number i, so five of them sum 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +332,6 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
 
 THREE = "rounds=3"
 SEEDED = (THREE, "privacy.noise_source=seeded")
-WAITS = {"semi_honest": CLASSICAL[False], "active": CLASSICAL[True]}
 
 
 @dataclass
@@ -370,38 +368,22 @@ def run(folder, chosen, lost=frozenset()):
     return Finished(storage, simulation.run_id, summary), carrying
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Finished, Counted]]:
-    """Runs to their end under either adversary, each made once; for reading only."""
-
-    @cache
-    def made(adversary: str) -> tuple[Finished, Counted]:
-        folder = tmp_path_factory.mktemp(adversary)
-        return run(folder, (*overrides("upload_noise", adversary, folder), *SEEDED))
-
-    return made
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("adversary", WAITS)
-def test_waits_of_a_run(whole, adversary):
-    """The last round asks for no keys. A quick test of waits is in `test_ledger_of_a_run.py`."""
-    _, carrying = whole(adversary)
-    usual = WAITS[adversary]
-    assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
-    keys = [each for each in carrying.told if each]
-    assert len(set(keys)) == len(keys) == 2 * CLIENTS
-    assert carrying.told[2 * CLIENTS :] == [b""] * CLIENTS
+@pytest.mark.parametrize("adversary", ["semi_honest", "active"])
+def test_keys_ahead_save_waits_and_change_no_number(tmp_path, adversary):
+    """A client lost with its keys is in the sum all the same: fresh keys, and the same results.
 
-
-@pytest.mark.slow
-def test_keys_ahead_change_no_number(tmp_path, whole):
-    """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
-    chosen = (*overrides("upload_noise", "active", tmp_path), *SEEDED)
-    ahead, usual = whole("active")
+    The last round asks for no keys. A quick test of waits is in `test_ledger_of_a_run.py`.
+    """
+    chosen = (*overrides("upload_noise", adversary, tmp_path), *SEEDED)
+    ahead, usual = run(tmp_path / "ahead", chosen)
     fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
-    assert usual.waits[2, 1] == WAITS["active"]
-    assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *WAITS["active"]]
+    waits = CLASSICAL[adversary == "active"]
+    assert usual.waits == {(1, 1): ["advertise", *waits], (2, 1): waits, (3, 1): waits}
+    keys = [each for each in usual.told if each]
+    assert len(set(keys)) == len(keys) == 2 * CLIENTS
+    assert usual.told[2 * CLIENTS :] == [b""] * CLIENTS
+    assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *waits]
     for name, value in ahead.state().items():
         np.testing.assert_array_equal(value, fresh.state()[name])
     assert ahead.personal_parts() == fresh.personal_parts()
@@ -419,7 +401,7 @@ def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path,
     with opened(storage.reopen(run_id)) as again:
         living, second = counted(again)
         execute(living, SilentObserver())
-    assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == WAITS["active"]
+    assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == CLASSICAL[True]
     assert first.told and second.told[:CLIENTS] == first.told
 
 

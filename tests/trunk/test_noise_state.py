@@ -116,18 +116,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
 
 
 @pytest.mark.slow
-def test_each_round_goes_on_from_the_noise_of_the_one_before(whole: tuple[Finished, Calls]) -> None:
-    run, calls = whole
-    assert len(calls) == CLIENTS * ROUNDS
-    assert sum(previous is None for previous, _ in calls) == CLIENTS
-    # The last round's draws wait for a round that does not come.
-    assert sorted(chains(calls)) == [0] * CLIENTS + [1] * CLIENTS * (ROUNDS - 1)
-    last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
-    assert {state.tobytes() for state in kept(run).values()} == last
-    assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
     [(Federation, "_commit", 1), (Client, "_train", CLIENTS + 3)],
