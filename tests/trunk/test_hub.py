@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
-from platform.relay.hub import TELLING, Hub, Told
+from platform.relay.hub import Hub
 from platform.relay.links import HubLink, Parcel, deliver, lost, relay
 from platform.relay.packets import (
     LARGEST_PACKET,
@@ -228,27 +228,6 @@ def test_a_file_is_not_taken_for_a_socket_and_no_path_is_cut_off(folder):
 def test_a_reason_cannot_write_on_a_terminal():
     with pytest.raises(ProtocolError):
         decode_packet(encode_packet(Outcome(1, "lost", "\x1b[2J", b"")))
-
-
-def test_whoever_watches_a_stage_is_told_now_and_then(folder):
-    """Told after each of 100 answers who is missing, it would be told 5,000 names."""
-    names, told, there = [f"n{number}" for number in range(100)], [], set()
-    watched = Told(
-        connected=lambda client, comes: (there.add if comes else there.remove)(client),
-        waiting=lambda stage, clients: told.append(clients),
-    )
-    with Hub(path=folder / "hub", clients=names, told=watched) as hub:
-        answer = partial(relay, folder / "hub", names, lambda p: outcome(p.number, b""))
-        with running(lambda ended: answer(ended.is_set)):
-            started = time.monotonic()
-            assert len(hub.exchange("train", dict.fromkeys(names, b"m"), 60.0)) == 100
-            took = time.monotonic() - started
-            assert there == set(names)
-        while there:
-            time.sleep(0.01)
-    assert (told[0], told[-1]) == (frozenset(names), frozenset())
-    assert all(after < before for before, after in pairwise(told))
-    assert len(told) <= 3 + took / TELLING
 
 
 FORGED: dict[str, Callable[[Parcel], bytes]] = {

@@ -273,7 +273,7 @@ def test_no_other_table_knows_an_entry(os_run):
                 assert not any(spelling in text for spelling in spellings(value)), name
 
 
-def test_bytes_of_the_database_hold_no_secret_and_nothing_expired(os_run):
+def test_bytes_of_the_database_hold_no_secret_no_personal_part_and_nothing_expired(os_run):
     run, _ = os_run
     folder = run.storage.folder
     data = b"".join(p.read_bytes() for p in sorted(folder.glob("sotto.db*")))
@@ -281,11 +281,6 @@ def test_bytes_of_the_database_hold_no_secret_and_nothing_expired(os_run):
     survivors = run.survivors()
     for (name, number), value in handles(run).items():
         assert (value in data) is (number == ROUNDS and name in survivors[ROUNDS])
-
-
-def test_coordinators_database_holds_no_personal_part(os_run):
-    run, _ = os_run
-    data = run.storage.file.read_bytes()
     for personal, _ in run.personal_parts().values():
         assert len(personal) > 1000
         assert personal[-200:] not in data and b"gate." not in data

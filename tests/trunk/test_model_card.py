@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from methods import ClientView
 from platform.experiment.caveats import escaped
-from tests.trunk._runs import NONE, Command, Finished, opened
+from tests.trunk._runs import Command, Finished, opened
 
 
 def card_of(sotto: Command, run: Finished, folder: Path, *arguments: str) -> str:
@@ -46,19 +46,6 @@ def test_the_card_of_a_client_has_its_own_accuracy(sotto, own_copy, tmp_path):
     share = own_copy.summary["final"]["accuracy"]["per_client"][1]
     assert f"**Accuracy**: {100 * share:.0f}%" in card
     assert "another number" not in card
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["promptfl", "prompt_fedper"])
-def test_the_card_of_a_method(sotto, storage, tmp_path, name):
-    run = storage.run(f"method.name={name}", NONE, "rounds=1", "evaluation.local_twins=false")
-    card = card_of(sotto, run, tmp_path)
-    if name == "promptfl":
-        # Nothing is personal, so what is exported is what was reported.
-        assert f"{100 * run.summary['final']['accuracy']['mean']:.0f}% mean" in card
-        assert "another number" not in card
-    else:
-        assert "not measured" in card
 
 
 PLAIN = {"text", "inline", "softbreak", "text_special"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from methods import BrokenMethod, Registry, Task, UnknownMethod
+from methods import BrokenMethod, Registry, UnknownMethod
 from platform.bootstrap import Surroundings
 from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
@@ -210,61 +210,13 @@ def test_two_packages_may_not_offer_one_name(install) -> None:
         Registry().available()
 
 
-MODULE = '''"""Title of {name}.
-
-Source of {name},
-on two lines.
-"""
-from dataclasses import dataclass
-
-__import__("{package}").__dict__.setdefault("loaded", []).append("{name}")
-
-@dataclass(frozen=True)
-class Config:
-    """Options."""
-
-    size: int = 3
-
-def build(config, task):
-    return ("{name}", config.size, task.population)
-'''
-
-
-@pytest.fixture
-def registry(tmp_path, monkeypatch):
-    """A package of two methods, a private module and a folder; counts what is imported."""
-    name = f"package_{tmp_path.name}"
-    package = tmp_path / name
-    (package / "folder").mkdir(parents=True)
-    (package / "folder" / "__init__.py").write_text("")
-    for file in ("__init__.py", "notes.txt"):
-        (package / file).write_text("")
-    for method in ("beta", "alpha", "_private"):
-        (package / f"{method}.py").write_text(MODULE.format(name=method, package=name))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return Registry(name)
-
-
-def loaded(registry) -> list[str]:
-    return getattr(sys.modules[registry.package], "loaded", [])
-
-
-def test_only_the_named_module_is_imported(registry):
-    assert registry.available() == ("alpha", "beta") and loaded(registry) == []
-    config = registry.config_type("beta")(size=5)
-    assert registry.build("beta", config, Task((), (), 4)) == ("beta", 5, 4)
-    assert loaded(registry) == ["beta"]
-    # What can be said without building.
-    info = registry.info("alpha")
-    assert (info.name, info.title) == ("alpha", "Title of alpha.")
-    assert info.source == "Source of alpha, on two lines."
-    assert list(info.options) == ["size"]
-
-
-def test_a_name_outside_the_list_is_refused_and_never_imported(registry):
+def test_a_name_outside_the_list_is_refused_and_never_imported(folder, tmp_path):
+    ran = tmp_path / "ran"
+    (folder / "_private.py").write_text(f"open({str(ran)!r}, 'w')\n")
+    registry = Surroundings.with_methods(folder).registry
     asks = (registry.config_type, registry.info, lambda name: registry.build(name, None, None))
-    for name in ("_private", "folder", "alpha.py", "os", "../alpha", "ALPHA"):
+    for name in ("_private", "momentum.py", "os", "../mine/momentum", "/momentum"):
         for ask in asks:
-            with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: alpha, beta$"):
+            with pytest.raises(UnknownMethod, match=r"method\.name: .* valid: .*momentum"):
                 ask(name)
-    assert loaded(registry) == []
+    assert not ran.exists()

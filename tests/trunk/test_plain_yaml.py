@@ -51,15 +51,6 @@ def test_refused_with_what_and_where(tmp_path, case):
     assert words in message and "\n" not in message and len(message) < 9_500
 
 
-def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path):
-    """No key takes a date, so none is made."""
-    assert read_yaml("2026-02-30") == "2026-02-30"
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_yaml({**MINIMAL, "seed": 0}).replace("seed: 0", "seed: 2026-02-30"))
-    with pytest.raises(ConfigError, match=r"^seed: '2026-02-30' is"):
-        load_config(path)
-
-
 def test_an_override_is_held_to_the_same():
     deep = ("a=" + "[" * 50, "a" + ".a" * 3_000 + "=1")
     for override in (*deep, "seed={a: 1, a: 2}", "rounds=!!map x"):
