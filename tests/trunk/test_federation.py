@@ -53,12 +53,6 @@ from tests.trunk._leaving import Doing, agrees, crash, doing, ledger, runs_of
 from tests.trunk._runs import Crash
 
 
-def require_same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(other[name], value)
-
-
 def test_a_run_that_passes_one_holders_limits_is_not_begun(folder):
     strict = {**OPEN, "mechanisms": ["distributed_noise"]}
     holders = Holders.written(folder, of={"south": {"limits": strict}})
@@ -236,7 +230,10 @@ def test_a_process_a_message_is_the_same_client(folder):
         return handle
 
     summary = hold(federation(other), within({name: fresh(name) for name in NAMES}))
-    require_same(last_state(one, steady["run_id"]), last_state(other, summary["run_id"]))
+    before, after = last_state(one, steady["run_id"]), last_state(other, summary["run_id"])
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)
 
 
 VALIDATED = (

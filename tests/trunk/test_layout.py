@@ -148,19 +148,16 @@ SMALL = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", "evaluation.local_
 LARGEST = "secure_aggregation.largest_weight={}"
 
 
-def most_examples(simulation) -> int:
-    return max(c.profile.data.num_examples for c in simulation.population.clients.values())
-
-
 def test_a_simulation_takes_it_from_the_data(storage):
     with opened(storage.create(*SMALL)) as simulation:
         protection = simulation.run.terms.protection
         layout, grid = protection.layout, protection.sums.grid()
         assert layout.weighted
-        assert layout.largest_weight == most_examples(simulation) == 4
+        clients = simulation.population.clients.values()
+        assert layout.largest_weight == max(c.profile.data.num_examples for c in clients) == 4
         # 20 bits a level, 5 clients of at most 4 examples: 2^20 x 20 < 2^25, in place of 2^43.
         assert layout.ring_bits(grid, 5) == 25
-        for client in simulation.population.clients.values():
+        for client in clients:
             assert client.profile.protection.layout == layout
     with opened(storage.create(*SMALL, LARGEST.format(7))) as simulation:
         assert simulation.run.terms.protection.layout.largest_weight == 7

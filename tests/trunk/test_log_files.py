@@ -168,18 +168,13 @@ def verified(sotto: Command, run: Finished, *arguments: str) -> tuple[int, Any]:
     return answer.code, answer.document
 
 
-def log_more(run: Finished) -> None:
-    """One event more, and the head with it."""
-    with open_database(run.storage.url) as opened, transaction(opened) as unit:
-        unit.audit.append(run.run_id, actor="coordinator", action="model.exported")
-
-
 def test_a_log_whose_key_was_replaced(sotto, own_copy):
     """Named until somebody gives the new key, of which they have heard in another way."""
     file = own_copy.storage.file
     trusted = known_key(file)
     key_file(file).unlink()
-    log_more(own_copy)
+    with open_database(own_copy.storage.url) as opened, transaction(opened) as unit:
+        unit.audit.append(own_copy.run_id, actor="coordinator", action="model.exported")
     code, found = verified(sotto, own_copy)
     assert code == 3
     assert "a new key" in found["problems"][0]

@@ -227,9 +227,3 @@ def test_an_array_that_belongs_to_nothing_is_refused():
         frame = Frame("assignment", fields, {name: np.zeros(1)}, {"payload": b""})
         with pytest.raises(ProtocolError):
             decode("assignment", encode_frame(frame))
-
-
-def test_experts_beyond_four_digits_are_not_sent():
-    many = (EXPERTS[0],) * (messages.MAX_EXPERTS + 1)
-    with pytest.raises(ProtocolError, match="9999 experts"):
-        messages.encode_assignment(Assignment(ENVELOPE, b"", {}, many))

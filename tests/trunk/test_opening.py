@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,10 @@ import pytest
 
 from platform.agreement.attempts import rounds_to_come
 from platform.agreement.reading import Agreed, read_records
-from platform.bootstrap import plan_run
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
@@ -45,23 +42,13 @@ ALL = "cohort.dropout_rate=0"
 KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A run in which nothing is lost, without noise, and what was trained in it; for reading only.
-
-    Attributes:
-        run: The run.
-        rates: The learning rate of each training, of clients first and of local twins then.
-        twins: The rounds and the last round that each local twin was trained for.
-    """
-
-    run: Finished
-    rates: list[float]
-    twins: list[tuple[list[int], int]]
-
-
 @pytest.fixture(scope="module")
-def watched(make_storage: MakeStorage) -> Watched:
+def watched(make_storage: MakeStorage) -> tuple[Finished, list[float], list[tuple[list[int], int]]]:
+    """A run in which nothing is lost, without noise; for reading only.
+
+    With it, the learning rate of each training, of clients first and of local twins then; and the
+    rounds and the last round that each local twin was trained for.
+    """
     rates: list[float] = []
     twins: list[tuple[list[int], int]] = []
     fit = LocalTrainer.fit
@@ -80,12 +67,12 @@ def watched(make_storage: MakeStorage) -> Watched:
         patch.setattr("platform.experiment.comparisons.train_twin", noted)
         place = make_storage("whole").gathering()
         run = place.run(*PLAIN, ALL, *falling, "evaluation.local_twins=true")
-    return Watched(run, rates, twins)
+    return run, rates, twins
 
 
 @pytest.fixture(scope="module")
-def whole(watched: Watched) -> Finished:
-    return watched.run
+def whole(watched) -> Finished:
+    return watched[0]
 
 
 @pytest.fixture(scope="module")
@@ -230,19 +217,11 @@ def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -
     assert storage.rows("SELECT count(*) FROM pool") == [(0,)]
 
 
-@pytest.mark.slow
-def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> None:
-    config = storage.config(*OPENING, *FIXED, "pool.clipping_norm=3.0")
-    plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)
-    audits = audit_run(AuditPlan(plan, 200), lambda *_: None)
-    assert [(audit.channel, audit.reasons) for audit in audits] == [("sum", ()), ("pool", ())]
-    assert audit_failing(AuditPlan(plan, 200)).reasons == ()
-
-
-def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched: Watched) -> None:
+def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched) -> None:
     """The rate is halved from round to round, and the collection is not one of them."""
-    assert watched.twins == [([2, 3], 4)] * 5
-    assert watched.rates == pytest.approx([0.04] * 5 + [0.02] * 5 + [0.04, 0.02] * 5)
+    _, rates, twins = watched
+    assert twins == [([2, 3], 4)] * 5
+    assert rates == pytest.approx([0.04] * 5 + [0.02] * 5 + [0.04, 0.02] * 5)
 
 
 def test_there_is_no_second_phase(whole: Finished) -> None:
