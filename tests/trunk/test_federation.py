@@ -20,17 +20,8 @@ from platform.config.sections import ModelConfig
 from platform.errors import CoordinatorBehind, Declined, ProtocolError, RunStopped, UnknownRun
 from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
+from platform.wire import outside_rounds
 from platform.wire.codec import Envelope, peek
-from platform.wire.outside_rounds import (
-    Facts,
-    Offer,
-    decode_acceptance,
-    decode_offer,
-    decode_parting,
-    encode_offer,
-    encode_parting,
-    encode_roll_call,
-)
 from platform.wire.receipt_messages import bare
 from platform.wire.transport import Dropout, answer
 from storage import open_client_store
@@ -131,18 +122,18 @@ def test_a_holder_keeps_its_own_model_and_nobody_else_has_it(ended):
 
 def test_other_terms_under_a_known_name_and_a_second_parting_change_nothing(ended):
     """A coordinator that lost its database, or lies, cannot offer the same run otherwise."""
-    offer = decode_offer(ended.told[0])
+    offer = outside_rounds.decode_offer(ended.told[0])
     config = offer.config.replace(b'"rounds":1', b'"rounds":9')
     assert config != offer.config
-    changed = encode_offer(dataclasses.replace(offer, config=config))
-    reasons = decode_acceptance(ended.holders.handler("east")(changed)).reasons
+    changed = outside_rounds.encode_offer(dataclasses.replace(offer, config=config))
+    reasons = outside_rounds.decode_acceptance(ended.holders.handler("east")(changed)).reasons
     assert "other terms" in reasons[0]
     kept = ended.folder / "east" / "store" / "offers" / f"{ended.run_id}.parting"
     before = kept.read_bytes()
     partings = [bare(m) for m in ended.told if peek(bare(m))[0] == "parting"]
-    asked = decode_parting(partings[0])
+    asked = outside_rounds.decode_parting(partings[0])
     forged = {name: array + 1 for name, array in asked.broadcast.items()}
-    message = encode_parting(dataclasses.replace(asked, broadcast=forged))
+    message = outside_rounds.encode_parting(dataclasses.replace(asked, broadcast=forged))
     ended.holders.handler("east")(message)
     assert kept.read_bytes() == before
 
@@ -164,16 +155,18 @@ def test_a_holder_in_many_runs_forgets_none(folder):
         join=lambda offer: Counting(offer.envelope.run_id),
     )
     runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
-    facts = Facts("1", "", "")
+    facts = outside_rounds.Facts("1", "", "")
     for run_id in runs:
-        answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
-        assert decode_acceptance(answer).reasons == ()
-    call = [encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
+        answer = host.handle(
+            outside_rounds.encode_offer(outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts))
+        )
+        assert outside_rounds.decode_acceptance(answer).reasons == ()
+    call = [outside_rounds.encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []
     assert [host.handle(message) for message in call * 2] == call * 2
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="was accepted"):
-        host.handle(encode_roll_call(Envelope("another", 0, 0)))
+        host.handle(outside_rounds.encode_roll_call(Envelope("another", 0, 0)))
 
 
 def test_nothing_that_arrives_names_a_file_to_read(folder):
