@@ -17,19 +17,16 @@ from platform.bootstrap.federating import offered
 from platform.bootstrap.joining import own_model, own_weights
 from platform.cli.models import read_image
 from platform.config.sections import ModelConfig
-from platform.errors import CoordinatorBehind, Declined, ProtocolError, RunStopped, UnknownRun
+from platform.errors import Declined, ProtocolError, RunStopped, UnknownRun
 from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
 from platform.wire import outside_rounds
 from platform.wire.codec import Envelope, peek
 from platform.wire.receipt_messages import bare
-from platform.wire.transport import Dropout, answer
-from storage import open_client_store
 from tests.trunk._federations import (
     MASKED,
     NAMES,
     OPEN,
-    SHAPES,
     Holders,
     federation,
     go_on,
@@ -38,17 +35,16 @@ from tests.trunk._federations import (
     noted,
     within,
     write_holder,
-    write_images,
 )
-from tests.trunk._leaving import Doing, agrees, crash, doing, ledger, runs_of
+from tests.trunk._leaving import Doing, crash, doing, runs_of
 from tests.trunk._runs import Crash
 
 
 def test_a_run_that_passes_one_holders_limits_is_not_begun(folder):
-    strict = {**OPEN, "mechanisms": ["distributed_noise"]}
+    strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"south": {"limits": strict}})
-    with pytest.raises(RunStopped, match=r"privacy\.mechanism: none") as stopped:
-        hold(federation(folder), within(holders.handlers()))
+    with pytest.raises(RunStopped, match=r"privacy\.mechanism: distributed_noise") as stopped:
+        hold(federation(folder, *MASKED), within(holders.handlers()))
     assert [name for name in NAMES if name in str(stopped.value)] == ["south"]
     assert "declined" in holders.lines["south"][0]
 
@@ -227,86 +223,3 @@ def test_a_process_a_message_is_the_same_client(folder):
     assert before.keys() == after.keys()
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
-
-
-VALIDATED = (
-    "privacy.mechanism=upload_noise",
-    "privacy.clipping_norm=0.1",
-    "privacy.target_epsilon=8.0",
-    "secure_aggregation={enabled: true, threshold: 2}",
-    "evaluation.release=noised",
-    "task.validation_share=0.25",
-)
-
-
-@pytest.fixture
-def unlike(tmp_path: Path) -> Holders:
-    """East splits by folders, north not at all, south holds images back of one class only."""
-    made = Holders.written(tmp_path)
-    for name in NAMES:
-        shutil.rmtree(tmp_path / name / "images")
-        write_images(tmp_path / name / "images", seed=ord(name[0]), each=8)
-    north = tmp_path / "north" / "images"
-    for shape in SHAPES:
-        (north / "train" / shape).rename(north / shape.upper())
-    shutil.rmtree(north / "train")
-    shutil.rmtree(north / "test")
-    (tmp_path / "south" / "images" / "test").rename(tmp_path / "south" / "images" / "val")
-    for shape in SHAPES[1:]:
-        shutil.rmtree(tmp_path / "south" / "images" / "train" / shape)
-    return made
-
-
-@pytest.mark.slow
-def test_all_validate_and_one_that_can_be_read_in_two_ways_is_without_images(unlike):
-    """It is in every round and charged like any other; its failures are in its own store alone."""
-    images = unlike.folder / "west" / "images"
-    shutil.copytree(images / "train" / SHAPES[0], images / SHAPES[0])
-    summary = hold(federation(unlike.folder, *VALIDATED), within(unlike.handlers()))
-    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
-    released = [r["released_validation"] for r in summary["rounds"]]
-    assert all(isinstance(one["mean"], float) for one in released)
-    assert "all images" in " ".join(unlike.lines["west"])
-    charged, failed = {}, {}
-    for name in NAMES:
-        settings = load_holder(unlike.folder / name / "client.yaml")
-        store = open_client_store(settings.store_file, read_only=True)
-        charged[name] = [(r.round_number, r.attempt, r.channel) for r in store.rows()]
-        failed[name] = [f.round_number for f in store.failures(summary["run_id"])]
-    assert charged["west"] == charged["east"] != []
-    assert failed == {"east": [], "north": [], "south": [], "west": [0, 1, 2]}
-
-
-@pytest.mark.slow
-def test_all_messages_of_a_round_that_is_over_come_once_more(folder):
-    """As a relay may deliver them that was cut off: in the middle of a later round."""
-    holders = Holders.written(folder)
-    handlers, kept, said = holders.handlers(), [], []
-
-    def remembering(name):
-        def handle(message: bytes) -> bytes:
-            kind, envelope = peek(message)
-            if envelope.round_number == 1:
-                kept.append((name, kind, message))
-            return handlers[name](message)
-
-        return handle
-
-    def late() -> None:
-        before = {name: ledger(folder, name) for name in NAMES}
-        for name, kind, message in kept:
-            try:
-                reply = answer(handlers[name], message)
-                said.append((kind, "refused" if isinstance(reply, Dropout) else "answered"))
-            except CoordinatorBehind:
-                # At a hub the request is closed by then, so nobody hears it.
-                said.append((kind, "behind"))
-        assert {name: ledger(folder, name) for name in NAMES} == before
-
-    transport = Doing({name: remembering(name) for name in NAMES}, ("train", 3), late, after=False)
-    summary = hold(federation(folder, "rounds=3", *MASKED), doing(transport))
-    assert set(said) == {("invitation", "behind"), ("relay", "refused"), ("assignment", "refused")}
-    assert len(said) == len(kept) == 4 * len(NAMES)
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 0]
-    assert {name: len(ledger(folder, name)) for name in NAMES} == dict.fromkeys(NAMES, 3)
-    agrees(folder, summary["run_id"])
