@@ -22,11 +22,8 @@ from platform.data.preparing import (
     BATCH,
     FEWEST,
     Squares,
-    cached_encoders,
     frozen_model,
-    plain_encoders,
 )
-from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
@@ -171,16 +168,6 @@ def test_at_the_model_s_own_size_it_is_what_the_model_does():
     backbone = load_backbone("sotto-tiny")
     images = pictures(3, side=50)
     np.testing.assert_array_equal(Squares(backbone.image_size).fit(images), backbone.fit(images))
-
-
-def test_without_a_model_there_is_nothing_to_encode_with(tmp_path):
-    images, rows = pictures(3), np.arange(3)
-    for encoders in (
-        plain_encoders(None),
-        cached_encoders(None, cache_of(tmp_path), lambda *_: None),
-    ):
-        with pytest.raises(ConfigError, match=r"task\.model: null"):
-            encoders.features(images, rows)
 
 
 def test_runs_share_a_model_whose_name_says_all_and_read_files_again(monkeypatch):

@@ -163,12 +163,6 @@ def test_a_simulation_takes_it_from_the_data(storage):
         assert simulation.run.terms.protection.layout.largest_weight == 7
 
 
-@pytest.mark.slow
-def test_results_do_not_depend_on_it(storage):
-    one, other = (storage.run(*SMALL, LARGEST.format(n)) for n in (4, 2**20))
-    assert all((one.state()[name] == array).all() for name, array in other.state().items())
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [

@@ -12,7 +12,7 @@ import pytest
 from platform.bootstrap import Surroundings
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
-from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
+from platform.errors import ProtocolError, RunStopped, UnknownRun
 from platform.holder.settings import load_holder, own_account, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client
@@ -409,17 +409,3 @@ def test_with_too_few_at_the_start_nothing_is_asked(folder):
     # By default nothing begins without all.
     with pytest.raises(RunStopped, match="west cannot be"):
         hold(federation(folder, *NOISED), doing(transport))
-
-
-def test_a_number_that_no_round_can_be_held_with_is_refused(folder):
-    for number in (2, 5):
-        with pytest.raises(ConfigError, match=f"start_with: {number}"):
-            federation(folder, *MASKED, f"federation.start_with={number}")
-    secret = (
-        "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
-        "secure_aggregation.largest_weight=null",
-        "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
-    )
-    federation(folder, *secret)
-    with pytest.raises(ConfigError, match="start_with: 3"):
-        federation(folder, *secret, "federation.start_with=3")

@@ -79,18 +79,20 @@ def asked(message: bytes) -> tuple[str, int]:
     return kind, envelope.round_number
 
 
-def test_a_number_that_no_round_can_be_held_with_is_refused_and_so_is_a_secret_draw(folder):
+@pytest.mark.parametrize("key", ["go_on_with", "start_with"])
+def test_a_number_that_no_round_can_be_held_with_and_a_secret_draw_are_refused(folder, key):
+    """Who comes first is no secret."""
     for number in (2, 5):
-        with pytest.raises(ConfigError, match=f"federation.go_on_with: {number} .* 3 to 4"):
-            federation(folder, *MASKED, f"federation.go_on_with={number}")
-    # Who comes first is none.
+        with pytest.raises(ConfigError, match=rf"federation\.{key}: {number} .* 3 to 4"):
+            federation(folder, *MASKED, f"federation.{key}={number}")
     secret = (
         "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
         "secure_aggregation.largest_weight=null",
         "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
     )
-    with pytest.raises(ConfigError, match=r"federation\.go_on_with: 2 does"):
-        federation(folder, *secret, "federation.go_on_with=2")
+    federation(folder, *secret)
+    with pytest.raises(ConfigError, match=rf"federation\.{key}: 2 does"):
+        federation(folder, *secret, f"federation.{key}=2")
 
 
 def test_a_graph_that_tolerates_fewer_losses_needs_more(folder):
