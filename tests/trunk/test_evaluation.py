@@ -149,7 +149,6 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
 
 
 def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
-    """Three clients, the first with another broadcast."""
     seen = []
 
     class Counting:

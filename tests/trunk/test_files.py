@@ -91,7 +91,6 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path, monkeypatch):
 
 
 def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
-    """Configuration, database, clients' stores, cache, lock, summary, and their folders."""
     place = Storage(tmp_path / "runs")
     place.run(NONE, "rounds=1", "evaluation.local_twins=false")
     made = [path for path in (place.folder, *place.folder.rglob("*")) if not path.is_symlink()]

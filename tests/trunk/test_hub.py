@@ -181,7 +181,6 @@ HOSTILE = (
 
 
 def test_nonsense_ends_its_own_connection_only(folder):
-    """At the hub, and at a client's socket."""
     with federation(folder, {"north": echo("north")}) as (hub, sockets):
         for path, data in product((folder / "hub", sockets["north"]), HOSTILE):
             with connect(path, 10.0) as sock:

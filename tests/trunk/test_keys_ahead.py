@@ -98,7 +98,6 @@ def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five):
 
 
 def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five):
-    """Four have keys ahead: nobody's are used, and everybody is asked."""
     outcome, _ = first_round(five, lost=[name_of(five)], lost_at="unmask")
     assert outcome.survivors == tuple(five.clients) and len(outcome.ahead) == 4
     assert outcome.keys_ahead(first_plan(five)) is None

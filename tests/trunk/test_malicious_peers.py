@@ -180,7 +180,6 @@ def test_what_is_no_upload_is_refused_by_itself(stores, kind):
 
 @pytest.mark.parametrize("length", [0.5, 1.5, 400.0])
 def test_a_long_upload_is_clipped_to_the_ledgers_norm(stores, length):
-    """And an honest one is what it was."""
     played = rounds(stores, masked=False, multiplier=MULTIPLIER)
     seen = played.play(0 * E, pushing(length * E)(played), Chosen(np.zeros(LENGTH)))
     row = played.protection.sums.mechanism.protected(LENGTH)

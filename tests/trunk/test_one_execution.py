@@ -221,7 +221,6 @@ def test_two_processes_of_a_client_give_one_answer(five, monkeypatch, stage):
 
 
 def test_a_client_may_be_another_process_at_every_message(five: Cohort) -> None:
-    """All it knows is in its store."""
     usual = five.transport(lost=["client-00004"], lost_at="unmask")
     anew = {name: lambda message, n=name: five.remade(n).handle(message) for name in five.clients}
     outcome = five.run(dataclasses.replace(usual, handlers=anew))

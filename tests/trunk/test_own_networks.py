@@ -72,7 +72,6 @@ RUN = (
 
 
 def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
-    """And one of two clients is refused, in one sentence."""
     summary = storage.run(*RUN, "task.clients=1").summary
     # The first warning that is read, so it is whole.
     said = "centralised: one party holds all data, no federation"

@@ -106,7 +106,6 @@ VALUES = PLAIN | st.sampled_from([-1, 0, 1e308, float("nan"), float("inf")])
 
 @given(st.dictionaries(st.sampled_from(SECTIONS), VALUES, max_size=4), st.data())
 def test_any_value_anywhere_gives_a_configuration_or_a_sentence(tree, data):
-    """Also one level down, in the place of a value that would do."""
     whole: dict[str, Any] = {**MINIMAL, **tree}
     sections = ("task", "cohort", "privacy", "training", "secure_aggregation")
     name = data.draw(st.sampled_from(sections))
