@@ -74,8 +74,7 @@ def ended(tmp_path_factory) -> Ended:
         sent.append(handlers["west"](message))
         return sent[-1]
 
-    method = "method={name: fedpgp, context_tokens: 2}"
-    config = federation(folder, method, "rounds=1", "secure_aggregation={enabled: false}")
+    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", "rounds=1")
     summary = hold(config, within(noted({**handlers, "west": heard}, told.append)))
     return Ended(folder, holders, summary["run_id"], summary, told, sent)
 
@@ -191,9 +190,8 @@ def test_nothing_that_arrives_names_a_file_to_read(folder):
 def test_a_holder_with_a_new_store_cannot_go_on_with_a_run(folder):
     """It would begin at epsilon 0, and what it spent would be nobody's."""
     holders = Holders.written(folder)
-    config = federation(folder, "secure_aggregation={enabled: false}")
     with pytest.raises(Crash):
-        hold(config, doing(Doing(holders.handlers(), ("train", 1), crash, after=True)))
+        hold(federation(folder), doing(Doing(holders.handlers(), ("train", 1), crash, after=True)))
     (run_id,) = runs_of(folder)
     for path in (folder / "north" / "store").glob("client.db*"):
         path.unlink()

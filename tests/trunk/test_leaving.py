@@ -88,7 +88,6 @@ def test_a_client_leaves_at_any_stage_of_a_masked_round(folder, stage, after):
     agrees(folder, run_id)
 
 
-BARE = (*NOISED, "secure_aggregation={enabled: false}")
 TRUE = Left("this-run", "north", "p")
 OWN, OTHER = Identity(b"\x05" * 32), Identity(b"\x06" * 32)
 KNOWN = Enrolment().enrol("north", OWN.public).enrol("east", OTHER.public)
@@ -162,7 +161,7 @@ def test_a_signed_statement_is_kept_with_its_signature_and_no_other_counts(folde
 
 
 def test_what_was_spent_survives_and_all_else_goes(folder):
-    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", *BARE, "rounds=1")
+    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", *NOISED, "rounds=1")
     run_id = hold(config, within(Holders.written(folder).handlers()))["run_id"]
     place, settings = folder / "west" / "store", load_holder(folder / "west" / "client.yaml")
     store = open_client_store(place / "client.db")
@@ -384,7 +383,7 @@ def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on
         def exchange(self, stage, messages, deadline):
             return crash() if stage == "train" else super().exchange(stage, messages, deadline)
 
-    config = federation(folder, *BARE, "federation.start_with=3", "rounds=2")
+    config = federation(folder, *NOISED, "federation.start_with=3", "rounds=2")
     with pytest.raises(Crash):
         hold(config, doing(Dies(holders.handlers(), "north", 99)))
     (run_id,) = runs_of(folder)

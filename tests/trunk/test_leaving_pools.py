@@ -102,8 +102,7 @@ def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
 @pytest.mark.parametrize("last", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_entries_of_somebody_who_has_left_are_served_to_nobody_and_no_handle_stays(folder, last):
     """Also not in the round in which the coordinator hears of it; the others go on."""
-    plain = ("secure_aggregation={enabled: false}",) if last == 2 else ()
-    holders, config = holding_entries(folder, f"rounds={last}", *plain)
+    holders, config = holding_entries(folder, f"rounds={last}")
     told: list[bytes] = []
     named: list[bytes] = []
 
