@@ -18,8 +18,6 @@ from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
     NONE,
     RECORDS,
     Crash,
@@ -227,18 +225,6 @@ def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched) -
 def test_there_is_no_second_phase(whole: Finished) -> None:
     with pytest.raises(ConfigError, match="no pool that"):
         whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
-
-
-@pytest.mark.slow
-def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
-    """The collection has a norm of its own, and the first that trains the configured one."""
-    run = storage.gathering().run(*OPENING, *FIXED, *ADAPTIVE, "pool.clipping_norm=3.0")
-    query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
-    assert storage.rows(query) == [(3.0, 12.0)]
-    norms = [document["clipping_norm"] for document in run.summary["rounds"]]
-    assert norms[:2] == [None, 1.0] and norms[2] != 1.0
-    spent = run.summary["final"]["epsilon"]["server"]
-    assert spent == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ccst, space: pixels", "elcfs"])
