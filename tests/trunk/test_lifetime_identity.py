@@ -64,7 +64,7 @@ def spent(make_storage) -> Finished:
 @pytest.mark.parametrize(
     "dealt",
     [
-        ("task.shots=15", "seed=4", IID, "name=another"),
+        ("task.shots=2", "seed=4", IID, "name=another"),
         *(pytest.param(dealt, marks=pytest.mark.slow) for dealt in DEALT_OTHERWISE),
     ],
     ids=" ".join,
