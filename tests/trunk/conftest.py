@@ -48,6 +48,12 @@ def storage(tmp_path: Path, features: Path) -> Storage:
 
 
 @pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A path that is short enough for sockets."""
+    return tmp_path_factory.mktemp("in")
+
+
+@pytest.fixture
 def stores() -> Iterator[Path]:
     """A folder for clients' stores that is quick, and gone after the test."""
     with quick_folder() as folder:

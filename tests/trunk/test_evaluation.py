@@ -131,14 +131,6 @@ def test_leave_one_domain_out_by_hand():
     assert found.headline == 0.5
 
 
-def test_without_the_common_sets_only_own_images_are_predicted():
-    target, method = EvaluationSet(answered([0], [0], [0]), BASE), Scripted()
-    found = measure(method, "client_mean", {"target": target}, tests=("local",))
-    assert found.document() == {"name": "client_mean"}
-    assert found.headline == found.local.mean == 0.875
-    assert [rows for _, rows, _ in method.calls] == [2, 4]
-
-
 def test_the_harmonic_mean_of_the_paper():
     """FedPGP, table 1, OxfordPets: CLIP, and FedPGP, to the two digits that are printed."""
     assert harmonic_mean((79.18, 79.83, 83.25)) == pytest.approx(80.72, abs=0.011)
@@ -157,7 +149,6 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
 
 
 def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
-    """Three clients, the first with another broadcast."""
     seen = []
 
     class Counting:

@@ -80,6 +80,7 @@ def test_what_another_method_drops_of_its_base_is_said(extended):
     assert extended({"method": {"name": "pfedmoap"}}, preset).remarks == ()
 
 
+@pytest.mark.slow
 def test_no_packaged_configuration_drops_what_its_base_says():
     for name in packaged_names(Sources()):
         assert load_config(Path(name)).remarks == (), name
@@ -187,7 +188,11 @@ def test_a_base_that_may_not_be_named_is_refused(write, tmp_path, name):
     assert message.startswith(f"extends: {name!r} in ") and "no configuration" in message
 
 
-def test_a_circle_is_refused(write, tmp_path):
+def test_a_circle_and_a_chain_that_is_too_long_are_refused(write, tmp_path):
+    write("0.yaml", BASE)
+    for number in range(1, LONGEST_CHAIN + 1):
+        last = write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"})
+    assert "too long" in refused(last)
     for length in (1, 3):
         for number in range(length):
             write(f"{number}.yaml", {**BASE, "extends": f"{(number + 1) % length}.yaml"})
@@ -195,14 +200,6 @@ def test_a_circle_is_refused(write, tmp_path):
     # Each time round a link, the same file has another path.
     (tmp_path / "loop").symlink_to(tmp_path)
     assert "back to itself" in refused(write("run.yaml", {"extends": "loop/run.yaml"}))
-
-
-def test_a_chain_has_a_longest_length(write):
-    paths = [write("0.yaml", BASE)]
-    for number in range(1, LONGEST_CHAIN + 1):
-        paths.append(write(f"{number}.yaml", {"extends": f"{number - 1}.yaml"}))
-    assert load_config(paths[-2]).name == "base"
-    assert "too long" in refused(paths[-1])
 
 
 def test_extends_is_a_key_of_files_alone(write):

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,9 @@ from platform.config.sections import ModelConfig
 from platform.errors import Declined, ProtocolError, RunStopped, UnknownRun
 from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
+from platform.wire import outside_rounds
 from platform.wire.codec import Envelope, peek
-from platform.wire.outside_rounds import (
-    Facts,
-    Offer,
-    decode_acceptance,
-    decode_offer,
-    decode_parting,
-    encode_offer,
-    encode_parting,
-    encode_roll_call,
-)
 from platform.wire.receipt_messages import bare
-from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._federations import (
     MASKED,
     NAMES,
@@ -44,60 +33,18 @@ from tests.trunk._federations import (
     hold,
     last_state,
     noted,
-    over_sockets,
     within,
     write_holder,
 )
-from tests.trunk._leaving import Doing, crash, doing, ledger, runs_of
+from tests.trunk._leaving import Doing, crash, doing, runs_of
 from tests.trunk._runs import Crash
 
 
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    """A path that is short enough for sockets."""
-    return tmp_path_factory.mktemp("fed")
-
-
-def require_same(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        np.testing.assert_array_equal(other[name], value)
-
-
-@pytest.mark.slow
-def test_the_same_numbers_come_over_sockets_and_within_one_process(folder):
-    found = []
-    for place in ("sockets", "within"):
-        here = folder / place
-        handlers = Holders.written(here).handlers()
-        reaching = over_sockets(handlers, here) if place == "sockets" else within(handlers)
-        summary = hold(federation(here), reaching)
-        found.append(last_state(here, summary["run_id"]))
-        assert [r["cohort"] for r in summary["rounds"]] == [4, 4]
-    require_same(*found)
-
-
-@pytest.mark.slow
-def test_masked_and_noised_sums_and_accuracy_of_data_holders(folder):
-    """Of validation images that each holder keeps back; so much epsilon that noise is small."""
-    holders = Holders.written(folder)
-    asked = ("evaluation.release=noised", "task.validation_share=0.5", "privacy.target_epsilon=800")
-    summary = hold(federation(folder, *MASKED, *asked), over_sockets(holders.handlers(), folder))
-    final = summary["final"]
-    assert 700 < final["epsilon"]["peers"] <= 800
-    released, spread = (final["released_validation"][name] for name in ("mean", "std"))
-    assert -4 * spread <= released <= 1 + 4 * spread and 0 < spread < 0.05
-    assert final["accuracy"]["mean"] is None and final["validation"]["mean"] is None
-    said = f"run {summary['run_id']}: accepted"
-    assert all(said in lines for lines in holders.lines.values())
-    assert [r["dropped"] for r in summary["rounds"]] == [0, 0]
-
-
 def test_a_run_that_passes_one_holders_limits_is_not_begun(folder):
-    strict = {**OPEN, "mechanisms": ["distributed_noise"]}
+    strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"south": {"limits": strict}})
-    with pytest.raises(RunStopped, match=r"privacy\.mechanism: none") as stopped:
-        hold(federation(folder), within(holders.handlers()))
+    with pytest.raises(RunStopped, match=r"privacy\.mechanism: distributed_noise") as stopped:
+        hold(federation(folder, *MASKED), within(holders.handlers()))
     assert [name for name in NAMES if name in str(stopped.value)] == ["south"]
     assert "declined" in holders.lines["south"][0]
 
@@ -127,7 +74,7 @@ def ended(tmp_path_factory) -> Ended:
         sent.append(handlers["west"](message))
         return sent[-1]
 
-    config = federation(folder, "method={name: fedpgp, context_tokens: 2}")
+    config = federation(folder, "method={name: fedpgp, context_tokens: 2}", "rounds=1")
     summary = hold(config, within(noted({**handlers, "west": heard}, told.append)))
     return Ended(folder, holders, summary["run_id"], summary, told, sent)
 
@@ -135,7 +82,7 @@ def ended(tmp_path_factory) -> Ended:
 def test_a_class_that_the_federation_does_not_know_is_named_to_its_holder_only(ended):
     """Which images a holder has is what the coordinator must not learn: nothing is refused. And
     nobody is told where anything lies."""
-    assert [r["cohort"] for r in ended.summary["rounds"]] == [4, 4]
+    assert [r["cohort"] for r in ended.summary["rounds"]] == [4]
     assert "'dog'" in " ".join(ended.holders.lines["west"])
     path = str(ended.folder).encode()
     assert ended.sent and not [m for m in ended.sent if b"dog" in m or path in m]
@@ -168,13 +115,20 @@ def test_a_holder_keeps_its_own_model_and_nobody_else_has_it(ended):
         assert arrays["east"][name].tobytes() not in kept
 
 
-def test_a_second_parting_changes_no_kept_model(ended):
+def test_other_terms_under_a_known_name_and_a_second_parting_change_nothing(ended):
+    """A coordinator that lost its database, or lies, cannot offer the same run otherwise."""
+    offer = outside_rounds.decode_offer(ended.told[0])
+    config = offer.config.replace(b'"rounds":1', b'"rounds":9')
+    assert config != offer.config
+    changed = outside_rounds.encode_offer(dataclasses.replace(offer, config=config))
+    reasons = outside_rounds.decode_acceptance(ended.holders.handler("east")(changed)).reasons
+    assert "other terms" in reasons[0]
     kept = ended.folder / "east" / "store" / "offers" / f"{ended.run_id}.parting"
     before = kept.read_bytes()
     partings = [bare(m) for m in ended.told if peek(bare(m))[0] == "parting"]
-    asked = decode_parting(partings[0])
+    asked = outside_rounds.decode_parting(partings[0])
     forged = {name: array + 1 for name, array in asked.broadcast.items()}
-    message = encode_parting(dataclasses.replace(asked, broadcast=forged))
+    message = outside_rounds.encode_parting(dataclasses.replace(asked, broadcast=forged))
     ended.holders.handler("east")(message)
     assert kept.read_bytes() == before
 
@@ -196,16 +150,18 @@ def test_a_holder_in_many_runs_forgets_none(folder):
         join=lambda offer: Counting(offer.envelope.run_id),
     )
     runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
-    facts = Facts("1", "", "")
+    facts = outside_rounds.Facts("1", "", "")
     for run_id in runs:
-        answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
-        assert decode_acceptance(answer).reasons == ()
-    call = [encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
+        answer = host.handle(
+            outside_rounds.encode_offer(outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts))
+        )
+        assert outside_rounds.decode_acceptance(answer).reasons == ()
+    call = [outside_rounds.encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []
     assert [host.handle(message) for message in call * 2] == call * 2
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="was accepted"):
-        host.handle(encode_roll_call(Envelope("another", 0, 0)))
+        host.handle(outside_rounds.encode_roll_call(Envelope("another", 0, 0)))
 
 
 def test_nothing_that_arrives_names_a_file_to_read(folder):
@@ -261,40 +217,7 @@ def test_a_process_a_message_is_the_same_client(folder):
         return handle
 
     summary = hold(federation(other), within({name: fresh(name) for name in NAMES}))
-    require_same(last_state(one, steady["run_id"]), last_state(other, summary["run_id"]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
-def test_a_holder_that_dies_in_a_round_is_lost_and_comes_back(folder, stage):
-    holders = Holders.written(folder)
-    handlers = holders.handlers()
-
-    class Losing(InProcessTransport):
-        def exchange(self, asked, messages, deadline):
-            found = dict(super().exchange(asked, messages, deadline))
-            if asked == stage and "north" in found and "north" not in gone:
-                gone.append("north")
-                found["north"] = Dropout("killed")
-                handlers["north"] = holders.handler("north")
-            return found
-
-    gone: list[str] = []
-    transport = Losing(handlers=handlers, losses=lambda *_: frozenset())
-    summary = hold(federation(folder, *MASKED), lambda section: nullcontext(transport))
-    assert gone == ["north"]
-    first, second = summary["rounds"]
-    assert first["dropped"] == (0 if stage == "unmask" else 1)
-    assert second["dropped"] == 0
-    # What it may have sent is charged, also where it did not arrive.
-    assert len(ledger(folder, "north")) == (2 if stage in ("train", "unmask") else 1)
-
-
-def test_another_run_under_a_known_name_is_declined(ended):
-    """A coordinator that lost its database, or lies, cannot offer the same run otherwise."""
-    offer = decode_offer(ended.told[0])
-    config = offer.config.replace(b'"rounds":2', b'"rounds":9')
-    assert config != offer.config
-    changed = encode_offer(dataclasses.replace(offer, config=config))
-    reasons = decode_acceptance(ended.holders.handler("east")(changed)).reasons
-    assert "other terms" in reasons[0]
+    before, after = last_state(one, steady["run_id"]), last_state(other, summary["run_id"])
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value)

@@ -86,11 +86,6 @@ def test_odd_names(tmp_path):
     assert len(data.train.images[np.array([6])]) == 1
 
 
-def test_a_class_called_like_a_split_folder_names_both_readings(tmp_path):
-    draw(tmp_path, "Valid", "cat")
-    assert "a class called 'Valid'" in refused(tmp_path)
-
-
 def test_empty_folders_and_one_class_twice(tmp_path):
     assert f"{str(tmp_path)!r} is empty" in refused(tmp_path)
     (tmp_path / "cat").mkdir()
@@ -98,6 +93,7 @@ def test_empty_folders_and_one_class_twice(tmp_path):
     (draw(tmp_path / "split", "train/cat") / "test").mkdir()
     assert f"{str(tmp_path / 'split' / 'test')!r} is empty" in refused(tmp_path / "split")
     assert "two spellings" in refused(draw(tmp_path / "twice", "t-shirt", "T shirt"))
+    assert "a class called 'Valid'" in refused(draw(tmp_path / "both", "Valid", "dog"))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +112,14 @@ def test_what_lies_where_it_should_not(tmp_path, folders, stray, said):
     assert said.format(tmp_path / stray) in refused(tmp_path)
 
 
-def test_a_pipe_is_not_waited_for_and_left_out_alone(tmp_path):
-    whole = load(draw(tmp_path, "cat"))
+def test_a_folder_of_no_class_and_a_pipe_are_left_out_and_named_and_nothing_else_changes(tmp_path):
+    """Nothing waits for the pipe."""
+    whole = load(draw(tmp_path, "cat", count=20))
+    draw(tmp_path, "dgo", count=3)
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
+    assert "'dgo'" in text and "'guinea pig'" in text
+    assert (paths(data.train), paths(data.test)) == (paths(whole.train), paths(whole.test))
+    shutil.rmtree(tmp_path / "dgo")
     os.mkfifo(tmp_path / "cat" / "pipe.png")
     data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
     assert "pipe.png'" in text
@@ -139,15 +141,6 @@ def test_the_very_name_comes_before_one_that_is_like_it(tmp_path):
     assert labels_of(tmp_path, own, ("a b", "a-b")) == {"a-b": 1}
     text = refused(tmp_path, lambda root: labels_of(root, own, ("a b", "A b")))
     assert "more than one" in text
-
-
-def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path):
-    """All others are split as they are without it."""
-    alone = load(draw(tmp_path, "cat", count=20))
-    draw(tmp_path, "dgo", count=3)
-    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
-    assert "'dgo'" in text and "'guinea pig'" in text
-    assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))
 
 
 def test_the_folders_split_holds(tmp_path):
@@ -206,18 +199,14 @@ def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path):
         (root / "cat" / f"{number}.png").unlink()
     shutil.rmtree(root / "dog")
     draw(root, "guinea_pig", count=25)
-    after = sides(load(root))
-    kept = before.keys() & after.keys()
-    assert len(kept) == 20 and all(before[content] == after[content] for content in kept)
-
-
-def test_copies_are_on_one_side(tmp_path):
-    root = draw(tmp_path, "cat", count=30)
+    # Copies are on one side, which `sides` asserts of each content.
     for path in list((root / "cat").iterdir()):
         shutil.copy(path, root / "cat" / f"copy of {path.name}")
     data = load(root)
-    assert len(sides(data)) == 30  # asserts one side for each content
     assert require_one_label(data, only_client(data).train, only_client(data).test) == ()
+    after = sides(data)
+    kept = before.keys() & after.keys()
+    assert len(kept) == 20 and all(before[content] == after[content] for content in kept)
 
 
 def test_without_a_test_folder_training_images_are_drawn_and_validation_stays(tmp_path):

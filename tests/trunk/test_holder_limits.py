@@ -182,15 +182,6 @@ def test_a_thin_graph_opens_as_many_as_it_says():
     assert "sums of 180" in sentence
 
 
-def test_all_reasons_are_told_and_the_price_comes_first():
-    settings = holder(methods=("coop",), smallest_cohort=7, smallest_sum=6, epsilon_per_run=1.0)
-    found = reasons(settings, run("privacy.noise_source=seeded", "privacy.target_delta=1e-4"))
-    assert [sentence.partition(":")[0] for sentence in found] == [
-        *("privacy.target_epsilon", "privacy.target_delta", "privacy.noise_source"),
-        *("method.name", "cohort.size", THRESHOLD),
-    ]
-
-
 def test_no_coordinator_raises_a_limit():
     """Whatever a run's own budget says, the holder's is the least of both."""
     generous = run("privacy.lifetime_budget=1000.0")
@@ -245,16 +236,13 @@ def test_what_a_run_leaves_open_is_stopped_round_by_round():
         limits.require(spent, spent, [release(FIT + 1, 6.0)])
 
 
-def test_many_small_runs_end_at_the_total():
+def test_many_small_runs_end_at_the_total_and_no_noise_passes_no_bound():
     config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0")
     limits = own_limits(holder(epsilon_total=4.0), config)
     life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(FIT))
     with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_total is 4"):
         limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
-
-
-def test_no_noise_passes_no_bound():
-    """Even where `none` slipped through: what it would spend is infinite."""
+    # Even where `none` slipped through: what it would spend is infinite.
     bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0, law=NO_NOISE)
     with pytest.raises(BudgetExhausted):
         own_limits(holder(), run()).require(RunningLedger(), RunningLedger(), [bare])

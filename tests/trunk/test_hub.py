@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import pairwise, product
-from pathlib import Path
+from itertools import product
 
 import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
-from platform.relay.hub import TELLING, Hub, Told
+from platform.relay.hub import Hub
 from platform.relay.links import HubLink, Parcel, deliver, lost, relay
 from platform.relay.packets import (
     LARGEST_PACKET,
@@ -36,12 +35,6 @@ from platform.wire.transport import Dropout
 from tests.trunk._hubs import relayed, running, served
 
 NAMES = ("east", "north", "west")
-
-
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    """A path that is short enough for sockets."""
-    return tmp_path_factory.mktemp("hub")
 
 
 def echo(name: str):
@@ -106,15 +99,6 @@ def test_a_relay_that_comes_back_is_asked_again(folder):
             second.answer(outcome(parcel.number, b"done"))
             stack.close()
     assert found == {"north": b"done"}
-
-
-def test_a_request_waits_for_the_first_relay_and_for_the_clients_process(folder):
-    with Hub(path=folder / "hub", clients=["north"]) as hub:
-        with relayed(folder / "hub", {"north": folder / "north.sock"}), ExitStack() as stack:
-            with asking(hub, "north") as found:
-                time.sleep(0.3)
-                stack.enter_context(served({"north": echo("north")}, folder))
-    assert found == {"north": b"north:m"}
 
 
 def test_nobody_answers_for_another_relays_client(folder):
@@ -197,7 +181,6 @@ HOSTILE = (
 
 
 def test_nonsense_ends_its_own_connection_only(folder):
-    """At the hub, and at a client's socket."""
     with federation(folder, {"north": echo("north")}) as (hub, sockets):
         for path, data in product((folder / "hub", sockets["north"]), HOSTILE):
             with connect(path, 10.0) as sock:
@@ -244,27 +227,6 @@ def test_a_file_is_not_taken_for_a_socket_and_no_path_is_cut_off(folder):
 def test_a_reason_cannot_write_on_a_terminal():
     with pytest.raises(ProtocolError):
         decode_packet(encode_packet(Outcome(1, "lost", "\x1b[2J", b"")))
-
-
-def test_whoever_watches_a_stage_is_told_now_and_then(folder):
-    """Told after each of 100 answers who is missing, it would be told 5,000 names."""
-    names, told, there = [f"n{number}" for number in range(100)], [], set()
-    watched = Told(
-        connected=lambda client, comes: (there.add if comes else there.remove)(client),
-        waiting=lambda stage, clients: told.append(clients),
-    )
-    with Hub(path=folder / "hub", clients=names, told=watched) as hub:
-        answer = partial(relay, folder / "hub", names, lambda p: outcome(p.number, b""))
-        with running(lambda ended: answer(ended.is_set)):
-            started = time.monotonic()
-            assert len(hub.exchange("train", dict.fromkeys(names, b"m"), 60.0)) == 100
-            took = time.monotonic() - started
-            assert there == set(names)
-        while there:
-            time.sleep(0.01)
-    assert (told[0], told[-1]) == (frozenset(names), frozenset())
-    assert all(after < before for before, after in pairwise(told))
-    assert len(told) <= 3 + took / TELLING
 
 
 FORGED: dict[str, Callable[[Parcel], bytes]] = {

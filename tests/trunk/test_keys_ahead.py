@@ -6,9 +6,8 @@ Cohorts of `Numbered` clients: client i gives the number i, so five of them sum 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from platform.rounds.attempts import Attempts, Spending
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundOutcome
-from platform.rounds.runner import DatabaseJournal, MemoryJournal, seat_of
+from platform.rounds.runner import MemoryJournal, seat_of
 from platform.wire.codec import peek
 from platform.wire.messages import (
     ROUND_STAGES,
@@ -69,17 +68,23 @@ def keys_kept(client: Client) -> Advertised | None:
 
 
 def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five):
-    """The private halves, looked for in the file of the store past our own code."""
+    """The private halves, looked for in the file of the store past our own code.
+
+    A coordinator that lost the keys after it sent them gets no others: no key is in two rosters.
+    """
     outcome, _ = first_round(five)
     kept = {name: keys_kept(client) for name, client in five.clients.items()}
     paths = {name: Path(client._store._file.path) for name, client in five.clients.items()}
     assert all(keys.channel_private in paths[name].read_bytes() for name, keys in kept.items())
     assert len({keys.mask_private for keys in kept.values()}) == 5
-    hold(five, second_plan(five, outcome), five.transport(), opened_with(outcome.ahead))
+    plan = second_plan(five, outcome)
+    hold(five, plan, five.transport(), opened_with(outcome.ahead))
     for name, keys in kept.items():
         assert keys_kept(five.clients[name]) is None
         lies = paths[name].read_bytes()
         assert keys.channel_private not in lies and keys.mask_private not in lies
+    with pytest.raises(RoundAborted, match="advertise"):
+        hold(five, plan, five.transport(deaf=True), MemoryJournal())
 
 
 # --- all or none ----------------------------------------------------------------------------------
@@ -93,7 +98,6 @@ def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five):
 
 
 def test_who_is_lost_at_the_last_message_is_in_the_next_round_again(five):
-    """Four have keys ahead: nobody's are used, and everybody is asked."""
     outcome, _ = first_round(five, lost=[name_of(five)], lost_at="unmask")
     assert outcome.survivors == tuple(five.clients) and len(outcome.ahead) == 4
     assert outcome.keys_ahead(first_plan(five)) is None
@@ -121,17 +125,13 @@ def swapped(keys):
     return {**keys, one: keys[other], other: keys[one]}
 
 
-def incomplete(keys):
-    return {name: keys[name] for name in sorted(keys)[1:]}
-
-
 def nobodys(keys):
     return {**keys, "client-99999": keys[min(keys)]}
 
 
 @pytest.mark.parametrize(
     "spoil",
-    [flipped, swapped, *(pytest.param(s, marks=pytest.mark.slow) for s in (incomplete, nobodys))],
+    [flipped, *(pytest.param(s, marks=pytest.mark.slow) for s in (swapped, nobodys))],
 )
 def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
@@ -160,15 +160,6 @@ def test_a_further_attempt_has_fresh_keys(tmp_path):
         assert announced and announced != told
 
 
-def test_a_coordinator_that_lost_the_keys_after_it_sent_them_gets_no_others(five):
-    """Its database is not as it was left: the attempt is over, and no key is in two rosters."""
-    outcome, _ = first_round(five)
-    plan = second_plan(five, outcome)
-    hold(five, plan, five.transport(), opened_with(outcome.ahead))
-    with pytest.raises(RoundAborted, match="advertise"):
-        hold(five, plan, five.transport(deaf=True), MemoryJournal())
-
-
 # --- a coordinator that lies ----------------------------------------------------------------------
 
 
@@ -187,7 +178,6 @@ def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
 
 
 def test_the_same_last_message_gets_the_same_keys_and_another_one_none(five):
-    """Asked twice with other neighbours, a client would have two sets of keys for one attempt."""
     outcome, heard = first_round(five)
     name = name_of(five)
     sent, said = heard.seen["unmask", name]
@@ -337,10 +327,6 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
 
 THREE = "rounds=3"
 SEEDED = (THREE, "privacy.noise_source=seeded")
-WAITS = {
-    "semi_honest": ["share", "train", "unmask"],
-    "active": ["share", "train", "confirm", "unmask"],
-}
 
 
 @dataclass
@@ -377,39 +363,22 @@ def run(folder, chosen, lost=frozenset()):
     return Finished(storage, simulation.run_id, summary), carrying
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Finished, Counted]]:
-    """Runs to their end under either adversary, each made once; for reading only."""
-
-    @cache
-    def made(adversary: str) -> tuple[Finished, Counted]:
-        folder = tmp_path_factory.mktemp(adversary)
-        return run(folder, (*overrides("upload_noise", adversary, folder), *SEEDED))
-
-    return made
-
-
-@pytest.mark.parametrize(
-    "adversary", ["semi_honest", pytest.param("active", marks=pytest.mark.slow)]
-)
-def test_waits_of_a_run(whole, adversary):
-    """Four and five in the first round, three and four in all others; the last asks for no keys."""
-    _, carrying = whole(adversary)
-    usual = WAITS[adversary]
-    assert carrying.waits == {(1, 1): ["advertise", *usual], (2, 1): usual, (3, 1): usual}
-    keys = [each for each in carrying.told if each]
-    assert len(set(keys)) == len(keys) == 2 * CLIENTS
-    assert carrying.told[2 * CLIENTS :] == [b""] * CLIENTS
-
-
 @pytest.mark.slow
-def test_keys_ahead_change_no_number(tmp_path, whole):
-    """A client lost with its keys is in the sum all the same: fresh keys, and the same results."""
-    chosen = (*overrides("upload_noise", "active", tmp_path), *SEEDED)
-    ahead, usual = whole("active")
+@pytest.mark.parametrize("adversary", ["semi_honest", "active"])
+def test_keys_ahead_save_waits_and_change_no_number(tmp_path, adversary):
+    """A client lost with its keys is in the sum all the same: fresh keys, and the same results.
+
+    The last round asks for no keys. A quick test of waits is in `test_ledger_of_a_run.py`.
+    """
+    chosen = (*overrides("upload_noise", adversary, tmp_path), *SEEDED)
+    ahead, usual = run(tmp_path / "ahead", chosen)
     fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
-    assert usual.waits[2, 1] == WAITS["active"]
-    assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *WAITS["active"]]
+    waits = CLASSICAL[adversary == "active"]
+    assert usual.waits == {(1, 1): ["advertise", *waits], (2, 1): waits, (3, 1): waits}
+    keys = [each for each in usual.told if each]
+    assert len(set(keys)) == len(keys) == 2 * CLIENTS
+    assert usual.told[2 * CLIENTS :] == [b""] * CLIENTS
+    assert held.waits[2, 1] == held.waits[3, 1] == ["advertise", *waits]
     for name, value in ahead.state().items():
         np.testing.assert_array_equal(value, fresh.state()[name])
     assert ahead.personal_parts() == fresh.personal_parts()
@@ -418,53 +387,16 @@ def test_keys_ahead_change_no_number(tmp_path, whole):
     assert ahead.storage.rows(charges) == fresh.storage.rows(charges)
 
 
-def lives(storage, monkeypatch, chosen, place):
-    """A run that dies once at a place and is gone on with, and what its two lives waited for."""
-    owner, name, nth, after = place
-    dying, first = counted(storage.create(*chosen))
-    run_id = crashed(monkeypatch, dying, owner, name, nth, after=after)
-    with opened(storage.reopen(run_id)) as again:
-        living, second = counted(again)
-        summary = execute(living, SilentObserver())
-    return Finished(storage, run_id, summary), first, second
-
-
-SHARED, SHARES = WAITS["semi_honest"], (DatabaseJournal, "keep", 4)
-"""The second round's shares are kept after three stages of the first: advertise, share, train."""
-
-
-@pytest.mark.parametrize(
-    ("place", "second_life"),
-    [
-        # Of keys that were in memory nothing is left, but that nobody has used them.
-        pytest.param((Attempts, "_open", 2, False), ["advertise", *SHARED], marks=pytest.mark.slow),
-        # From here on they are in the database.
-        pytest.param((Attempts, "_open", 2, True), SHARED, marks=pytest.mark.slow),
-        ((*SHARES, False), SHARED),
-        pytest.param((*SHARES, True), SHARED[1:], marks=pytest.mark.slow),
-    ],
-    ids=str,
-)
-def test_a_death_between_any_two_stages(tmp_path, monkeypatch, whole, place, second_life):
-    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), *SEEDED)
-    unbroken, _ = whole("semi_honest")
-    torn, _, second = lives(seam_storage(tmp_path / "torn"), monkeypatch, chosen, place)
-    assert second.waits[2, 1] == second_life
-    assert second.waits[3, 1] == WAITS["semi_honest"]
-    for name, value in unbroken.state().items():
-        np.testing.assert_array_equal(value, torn.state()[name])
-    assert torn.storage.rows("SELECT count(*) FROM ledger") == [(3 * CLIENTS,)]
-    assert torn.storage.rows("SELECT count(*) FROM stages") == [(0,)]
-
-
 @pytest.mark.slow
 def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
     """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
-    chosen = (*overrides("none", "active", tmp_path), THREE)
     storage = seam_storage(tmp_path / "torn")
-    place = (Federation, "_commit", 1, False)
-    _, first, second = lives(storage, monkeypatch, chosen, place)
-    assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == WAITS["active"]
+    dying, first = counted(storage.create(*overrides("none", "active", tmp_path), THREE))
+    run_id = crashed(monkeypatch, dying, Federation, "_commit", 1)
+    with opened(storage.reopen(run_id)) as again:
+        living, second = counted(again)
+        execute(living, SilentObserver())
+    assert second.waits[1, 1] == ["unmask"] and second.waits[2, 1] == CLASSICAL[True]
     assert first.told and second.told[:CLIENTS] == first.told
 
 

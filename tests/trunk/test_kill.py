@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.bootstrap import Surroundings
-from platform.cli.command_line import DEFAULT_STORAGE
-from platform.cli.ending import ended_run, finding
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 from storage import Database
@@ -172,27 +167,6 @@ def test_a_second_signal_while_a_run_is_ended_prints_no_trace(storage, end):
     assert code == 130
     assert output.splitlines()[-1] == interrupted_run(storage.only_run(), storage)
     assert "Traceback" not in output
-
-
-@pytest.mark.slow
-def test_under_json_the_run_and_the_command_are_fields(storage, end):
-    plan = Plan("privacy.training:LocalTrainer.fit", 2, False, signal.SIGINT)
-    code, output = end(plan, NONE, "--json")
-    run_id = storage.only_run()
-    assert code == 130
-    told = json.loads(output.splitlines()[-1])
-    assert (told["kind"], told["exit_code"], told["run_id"]) == ("interrupted", 130, run_id)
-    assert told["command"] == interrupted_run(run_id, storage).partition("go on with: ")[2]
-
-
-def test_what_is_typed_to_go_on_names_where_the_run_and_its_method_are(tmp_path):
-    surroundings = Surroundings.with_methods(tmp_path / "my methods")
-    assert finding(DEFAULT_STORAGE, Surroundings()) == ()
-    ended = ended_run(2, "small-1", finding("sqlite:///x/y.db", surroundings))
-    assert shlex.split(str(ended).partition("go on with: ")[2]) == [
-        *("python", "-m", "platform.coordinator", "run", "--resume", "small-1"),
-        *("--storage", "sqlite:///x/y.db", "--methods", str(tmp_path / "my methods")),
-    ]
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import pytest
 from platform.bootstrap import Surroundings
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
-from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
+from platform.errors import ProtocolError, RunStopped, UnknownRun
 from platform.holder.settings import load_holder, own_account, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client
 from platform.parties.identities import create_key, write_enrolment
 from platform.relay.hub import Hub
-from platform.rounds.leaving import Standing, verify_statement
+from platform.rounds.leaving import verify_statement
 from platform.wire.codec import Envelope, peek
 from platform.wire.outside_rounds import Left, decode_left, encode_left, encode_roll_call
 from platform.wire.receipt_messages import bare
@@ -41,11 +41,6 @@ from tests.trunk._leaving import (
     runs_of,
 )
 from tests.trunk._runs import Command, Crash, command_line, warnings_of
-
-
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("leaving")
 
 
 @pytest.mark.slow
@@ -194,20 +189,6 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
 
 
 @pytest.mark.slow
-def test_a_lifetime_limit_counts_a_run_that_was_left(folder):
-    """A holder that leaves has no more to spend than one that stays."""
-    limits = {**OPEN, "epsilon_total": 8.5, "mechanisms": ["distributed_noise"]}
-    holders = Holders.written(folder, of={"west": {"limits": limits}})
-    first = hold(federation(folder, *MASKED), within(holders.handlers()))
-    leave(folder, "west", first["run_id"])
-    second = hold(federation(folder, *MASKED, "seed=6"), within(holders.handlers()))
-    assert [r["dropped"] for r in second["rounds"]] == [1, 1, 1]
-    rows = open_client_store(folder / "west" / "store" / "client.db").rows()
-    assert {row.run_id for row in rows} == {first["run_id"]}
-    assert len(rows) == 3
-
-
-@pytest.mark.slow
 def test_a_holder_that_leaves_while_it_answers_has_written_nothing(folder, monkeypatch):
     """By another process, between what its client wrote and what it would have said."""
     holders = Holders.written(folder)
@@ -267,18 +248,6 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
 
 
-@pytest.mark.slow
-def test_nobody_waits_for_who_left_when_the_others_personalise(folder):
-    holders = Holders.written(folder)
-    transport = Doing(
-        holders.handlers(), ("personalise", 1), lambda: leave(folder, "north"), after=False
-    )
-    summary = hold(federation(folder, "rounds=1"), doing(transport))
-    assert transport.asked[-1] == ("personalise", list(NAMES))
-    assert [w for w in warnings_of(summary) if "client 2 of 4" in w and "after round 1" in w]
-    agrees(folder, summary["run_id"])
-
-
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     return command_line(monkeypatch, capsys, client_main)
@@ -333,6 +302,7 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, sotto):
     agrees(folder, run_id)
 
 
+@pytest.mark.slow
 def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto):
     holders, run_id = broken_off
     east, north = (str(folder / name / "client.yaml") for name in ("east", "north"))
@@ -363,16 +333,6 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto)
         assert found.code == code and error in found.err
     assert audit(folder, run_id, "client.removed") == []
     assert [entry["client"] for entry in audit(folder, run_id, "client.left")] == [2]
-
-
-def test_words_for_who_is_behind():
-    for last, over, left, words in (
-        (2, 5, None, "behind: last in round 2 of 5"),
-        (None, 0, None, "no round is over yet"),
-        (5, 5, None, "in round 5"),
-        (5, 5, "left on 2026-11-23", "left on 2026-11-23"),
-    ):
-        assert Standing(last, over, left).words == words
 
 
 # --- clients that come between rounds -------------------------------------------------------------
@@ -415,27 +375,17 @@ def test_a_client_joins_between_rounds_and_is_charged_for_those_only(folder):
     agrees(folder, run_id)
 
 
-@pytest.mark.slow
-def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(folder):
-    holders = Holders.written(folder)
-    summary = hold(federation(folder, *THREE), doing(Away(holders.handlers(), "west", 99)))
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
-    assert ledger(folder, "west") == []
-    (said,) = [w for w in warnings_of(summary) if "never joined" in w]
-    assert said.endswith(": 4")
-    agrees(folder, summary["run_id"])
-
-
 def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on(folder):
     """It was not charged for the open one, so nothing of it may leave it there."""
     holders = Holders.written(folder)
 
     class Dies(Away):
         def exchange(self, stage, messages, deadline):
-            return crash() if stage == "share" else super().exchange(stage, messages, deadline)
+            return crash() if stage == "train" else super().exchange(stage, messages, deadline)
 
+    config = federation(folder, *NOISED, "federation.start_with=3", "rounds=2")
     with pytest.raises(Crash):
-        hold(federation(folder, *THREE, "rounds=2"), doing(Dies(holders.handlers(), "north", 99)))
+        hold(config, doing(Dies(holders.handlers(), "north", 99)))
     (run_id,) = runs_of(folder)
     transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
     summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(transport))
@@ -455,33 +405,6 @@ def test_with_too_few_at_the_start_nothing_is_asked(folder):
         hold(federation(folder, *THREE), doing(transport))
     assert all(ledger(folder, name) == [] for name in NAMES)
     assert audit(folder, runs_of(folder)[0], "client.joined") == []
-
-
-def test_by_default_nothing_begins_without_all(folder):
-    holders = Holders.written(folder)
+    # By default nothing begins without all.
     with pytest.raises(RunStopped, match="west cannot be"):
-        hold(federation(folder, *MASKED), doing(Away(holders.handlers(), "west", 99)))
-
-
-@pytest.mark.slow
-def test_one_that_declines_later_is_not_asked_again(folder):
-    strict = {**OPEN, "mechanisms": ["upload_noise"]}
-    holders = Holders.written(folder, of={"west": {"limits": strict}})
-    transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
-    summary = hold(federation(folder, *THREE), doing(transport))
-    assert [who for stage, who in transport.asked if "west" in who] == [list(NAMES)]
-    assert [r["dropped"] for r in summary["rounds"]] == [1, 1, 1]
-
-
-def test_a_number_that_no_round_can_be_held_with_is_refused(folder):
-    for number in (2, 5):
-        with pytest.raises(ConfigError, match=f"start_with: {number}"):
-            federation(folder, *MASKED, f"federation.start_with={number}")
-    secret = (
-        "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
-        "secure_aggregation.largest_weight=null",
-        "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
-    )
-    federation(folder, *secret)
-    with pytest.raises(ConfigError, match="start_with: 3"):
-        federation(folder, *secret, "federation.start_with=3")
+        hold(federation(folder, *NOISED), doing(transport))

@@ -120,7 +120,6 @@ EXAMPLES: dict[str, Release] = {
 
 @given(made=reserved_releases())
 def test_a_row_holds_every_fact_of_a_release(made):
-    """What a ledger keeps of a row is in `tests/storage`."""
     assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 

@@ -12,31 +12,33 @@ import pytest
 
 from platform.config.rules import HELD
 from platform.data.catalogue import dataset_infos
-from platform.experiment.finishing import execute
 from platform.protection.charging import FILELESS, Source
 from platform.rounds.loop import Federation
-from platform.rounds.observing import SilentObserver
 from tests.drawn._pictures import write_picture
 from tests.trunk._federations import Holders, federation, hold, within
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     gaussian_epsilon,
-    opened,
     warnings_of,
 )
 
-TWO_ROUNDS = (
-    *(*NO_POOL, *FIXED, "rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
-    f"privacy.lifetime_budget={gaussian_epsilon(4.0, 2) + 1e-3}",
-)
+
+def paying_for(rounds: int) -> tuple[str, ...]:
+    """A run of so many rounds, under a lifetime budget that pays for no more."""
+    return (
+        *(*NO_POOL, *FIXED, "cohort.dropout_rate=0", "evaluation.local_twins=false"),
+        *(f"rounds={rounds}", f"privacy.lifetime_budget={gaussian_epsilon(4.0, rounds) + 1e-3}"),
+    )
+
+
+ONE_ROUND = paying_for(1)
 IID = "task.partition.kind=iid"
-DEALT_OTHERWISE = (("task.shots=15",), ("seed=4",), (IID, "name=another"))
-MORE_OF_THEM = (
+DEALT_OTHERWISE = (
+    *(("task.shots=15",), ("seed=4",), (IID, "name=another")),
     *(("task.test_per_class=7",), ("seeds.shots=9",), ("task.clients=4",), ("task.clients=6",)),
     *(("task.new_clients=1",), ("task.validation_share=0.25", "task.shots=4")),
     *(("task.domains=[real, sketch]",), (IID,), ("name=another",), ("method.name=prompt_fedprox",)),
@@ -54,18 +56,21 @@ def charged_runs(storage: Storage) -> list[str]:
 @pytest.fixture(scope="module")
 def spent(make_storage) -> Finished:
     """A run without a limit that spent all that others may; what is refused adds no row."""
-    run = make_storage("spent").run(*TWO_ROUNDS, "privacy.lifetime_budget=null")
-    assert rounds_of(run) == 2
+    run = make_storage("spent").run(*ONE_ROUND, "privacy.lifetime_budget=null")
+    assert rounds_of(run) == 1
     return run
 
 
 @pytest.mark.parametrize(
     "dealt",
-    [*DEALT_OTHERWISE, *(pytest.param(dealt, marks=pytest.mark.slow) for dealt in MORE_OF_THEM)],
+    [
+        ("task.shots=2", "seed=4", IID, "name=another"),
+        *(pytest.param(dealt, marks=pytest.mark.slow) for dealt in DEALT_OTHERWISE),
+    ],
     ids=" ".join,
 )
 def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
-    refused = spent.storage.run(*TWO_ROUNDS, *dealt)
+    refused = spent.storage.run(*ONE_ROUND, *dealt)
     assert rounds_of(refused) == 0
     assert any("privacy.lifetime_budget" in text for text in warnings_of(refused.summary))
     assert charged_runs(spent.storage) == [spent.run_id]
@@ -85,14 +90,14 @@ def photos(tmp_path: Path) -> Path:
 def own(root: Path | str, *more: str, dataset: str = "client_folders") -> tuple[str, ...]:
     deal = "task.partition.kind=domain" if dataset == "client_folders" else IID
     return (
-        *(*TWO_ROUNDS, "task.domains=null", f"task.dataset={dataset}", f"task.root={root}"),
+        *(*ONE_ROUND, "task.domains=null", f"task.dataset={dataset}", f"task.root={root}"),
         *("task.clients=3", "task.shots=2", deal, *more),
     )
 
 
 def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monkeypatch):
     first = storage.run(*own(photos))
-    assert rounds_of(first) == 2
+    assert rounds_of(first) == 1
     link = photos.with_name("link")
     link.symlink_to(photos, target_is_directory=True)
     monkeypatch.chdir(photos.parent)
@@ -109,13 +114,13 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monk
     link.unlink()
     others = photos.rename(photos.with_name("others"))
     # Another folder is other clients.
-    assert rounds_of(storage.run(*own(others))) == 2
+    assert rounds_of(storage.run(*own(others))) == 1
 
 
 @pytest.mark.slow
 def test_each_client_is_charged_what_another_run_charged_its_worst_client(storage, sotto):
     """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
-    life = (*TWO_ROUNDS, "privacy.lifetime_budget=1000.0", "cohort.size=3")
+    life = (*ONE_ROUND, "privacy.lifetime_budget=1000.0", "cohort.size=3")
     first = storage.run(*life, "rounds=3")
     most = max(
         count
@@ -123,7 +128,7 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
             "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym", first.run_id
         )
     )
-    second = storage.run(*life, "seed=4", "rounds=1")
+    second = storage.run(*life, "seed=4")
     clients = sotto("budget", second.run_id, "--storage", storage.url, "--json").document["clients"]
     assert len(clients) == 3 and 3 * 3 / 5 < most
     for one in clients:
@@ -135,15 +140,14 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
 @pytest.mark.slow
 def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto, monkeypatch):
     """Its stores lie under a digest of the task and the seeds."""
-    simulation = storage.create(*TWO_ROUNDS)
-    with opened(simulation), monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, Federation, "_commit", 1, after=True)
-        execute(simulation, SilentObserver())
+    run_id = crashed(
+        monkeypatch, storage.create(*paying_for(2)), Federation, "_commit", 1, after=True
+    )
     (folder,) = (storage.folder / "clients").iterdir()
     folder.rename(folder.with_name("0123456789abcdef"))
-    assert rounds_of(storage.resume(simulation.run_id)) == 2
-    assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
-    assert charged_runs(storage) == [simulation.run_id]
+    assert rounds_of(storage.resume(run_id)) == 2
+    assert rounds_of(storage.run(*paying_for(2), "seed=4")) == 0
+    assert charged_runs(storage) == [run_id]
     assert len(list((storage.folder / "clients").iterdir())) == 2
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
@@ -152,13 +156,13 @@ def test_a_holder_is_the_same_in_every_run(tmp_path):
     """A federation's client is its own store, and no key of a run tells it from itself."""
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
-        *("secure_aggregation={enabled: false}", TWO_ROUNDS[-1]),
+        *("secure_aggregation={enabled: false}", *ONE_ROUND[-2:]),
     )
     holders = Holders.written(tmp_path)
     first = hold(federation(tmp_path, *noised), within(holders.handlers()))
     other = ("seed=6", "name=other", "method.context_tokens=1")
     second = hold(federation(tmp_path, *noised, *other), within(holders.handlers()))
-    assert (len(first["rounds"]), len(second["rounds"])) == (2, 0)
+    assert (len(first["rounds"]), len(second["rounds"])) == (1, 0)
     assert charged_runs(Storage(tmp_path)) == [first["run_id"]]
 
 
@@ -183,8 +187,5 @@ def test_a_source_is_a_name_or_a_folder(tmp_path):
     ]
     for one, two in (*same, *apart):
         assert one.overlaps(two) is two.overlaps(one) is ((one, two) in same)
-
-
-def test_data_sets_that_read_no_folder_are_known():
     read_nothing = {info.name for info in dataset_infos() if not info.layout}
     assert read_nothing == {*FILELESS, HELD}

@@ -115,23 +115,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
     return uninterrupted(tmp_path_factory.mktemp("whole"))
 
 
-def test_each_round_goes_on_from_the_noise_of_the_one_before(whole: tuple[Finished, Calls]) -> None:
-    run, calls = whole
-    assert len(calls) == CLIENTS * ROUNDS
-    assert sum(previous is None for previous, _ in calls) == CLIENTS
-    # The last round's draws wait for a round that does not come.
-    assert sorted(chains(calls)) == [0] * CLIENTS + [1] * CLIENTS * (ROUNDS - 1)
-    last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
-    assert {state.tobytes() for state in kept(run).values()} == last
-    assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("owner", "name", "nth"),
-    [
-        pytest.param(Federation, "_commit", 1, id="between two rounds", marks=pytest.mark.slow),
-        pytest.param(Client, "_train", CLIENTS + 3, id="within a round"),
-    ],
+    [(Federation, "_commit", 1), (Client, "_train", CLIENTS + 3)],
+    ids=["between two rounds", "within a round"],
 )
 def test_a_run_that_is_killed_goes_on_with_the_same_noise(
     whole: tuple[Finished, Calls], tmp_path: Path, monkeypatch, owner, name: str, nth: int
@@ -162,6 +150,9 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
     # None is gone on from twice, in whatever attempt.
     assert max(chains(calls)) == 1
     assert chains(calls).count(0) == CLIENTS
+    last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
+    assert {state.tobytes() for state in kept(run).values()} == last
+    assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
 
 
 # --- noise of the coordinator ---------------------------------------------------------------------

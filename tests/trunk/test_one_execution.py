@@ -59,16 +59,19 @@ def require_one_sum(storage: Storage, run_id: str, mechanism: str, seams: Seams)
             assert charged == [(CLIENTS,)]
 
 
-# Without noise of the clients a second sum tells all; the slow tests have all pairs.
-QUICK = ("central_noise", "active")
+STAGES = ("train", "advertise", "share", "unmask")
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "adversary"),
-    [pair if pair == QUICK else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS],
+    ("mechanism", "adversary", "stages"),
+    [
+        # Without noise of the clients a second sum tells all.
+        ("central_noise", "active", STAGES[:1]),
+        *(pytest.param(*pair, STAGES, marks=pytest.mark.slow) for pair in PAIRS),
+    ],
 )
 def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, adversary: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, adversary: str, stages
 ) -> None:
     """The two sums would differ by exactly what the lost client sent."""
     storage = seam_storage(tmp_path)
@@ -78,22 +81,21 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
             with pytest.raises(Crash):
                 execute(simulation, SilentObserver())
         first = frozenset(sorted(simulation.population.clients)[:1])
-        for lost_at in ("train", "advertise", "share", "unmask"):
+        for lost_at in stages:
             seams.most = len(seams.sums) + 1
             with opened(storage.reopen(simulation.run_id)) as again, pytest.raises(Crash):
                 execute(losing(again, lambda *_: first, lost_at), SilentObserver())
         seams.most = None
         with opened(storage.reopen(simulation.run_id)) as last:
             summary = execute(last, SilentObserver())
-    assert len(seams.by_round()[1]) == 6
+    assert len(seams.by_round()[1]) == 2 + len(stages)
     assert len(set(seams.by_round()[1])) == 1
     assert len(summary["rounds"]) == 2
     require_one_sum(storage, simulation.run_id, mechanism, seams)
 
 
-@pytest.mark.parametrize(
-    "schedule", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 220))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", range(220))
 def test_no_schedule_of_deaths_and_losses_opens_two_sums(tmp_path, monkeypatch, schedule):
     mechanism, adversary = PAIRS[schedule % len(PAIRS)]
     storage = seam_storage(tmp_path)
@@ -116,7 +118,8 @@ def test_a_run_whose_enrolment_has_changed_does_not_go_on(tmp_path, monkeypatch)
     with pytest.raises(RunStopped, match="put that file"):
         storage.reopen(run_id)
     path.write_bytes(before)
-    assert len(storage.resume(run_id).summary["rounds"]) == 2
+    with opened(storage.reopen(run_id)) as again:
+        assert again.run_id == run_id
 
 
 @pytest.fixture
@@ -131,7 +134,8 @@ def overheard(found: Cohort) -> dict[tuple[Stage, str], tuple[bytes, bytes]]:
     return ear.seen
 
 
-def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
+def test_another_request_under_the_same_header_and_an_invented_commit_are_refused(five):
+    """An invented commit would make a client forget what it has trained."""
     seen = overheard(five)
     name, client = next(iter(five.clients.items()))
     store = store_rows(client)
@@ -141,13 +145,28 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     relay = decode_relay(seen["unmask", name][0])
     seated = encode_invitation(dataclasses.replace(invitation, secure=seat))
     longer = seen["train", name][0] + b"\0"
-    for message in (other, seated, longer, encode_relay(dataclasses.replace(relay, payload=b""))):
+    empty = encode_relay(dataclasses.replace(relay, payload=b""))
+    invented = [
+        dataclasses.replace(invitation.envelope, round_number=4, committed=committed)
+        for committed in ((1, 2), (2, 1))
+    ]
+    later = [encode_invitation(dataclasses.replace(invitation, envelope=e)) for e in invented]
+    for message in (other, seated, longer, empty, *later):
         with pytest.raises(ProtocolError):
             client.handle(message)
     for stage in ("advertise", "share", "train", "confirm", "unmask"):
         message, answer = seen[stage, name]
         assert client.handle(message) == five.remade(name).handle(message) == answer
     assert store_rows(client) == store
+    # The session's secrets are gone once its round is committed.
+    file = Path(client._store._file.path)
+    assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
+    client._states.roll((1, 1))
+    emptied = client._store.sessions.newest(RUN)
+    assert emptied is not None and emptied.state == b""
+    assert not any(
+        reply[-64:] in file.read_bytes() for (_, of), (_, reply) in seen.items() if of == name
+    )
 
 
 def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Cohort) -> None:
@@ -165,18 +184,6 @@ def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Co
         client.handle(seen["advertise", name][0])
 
 
-@pytest.mark.parametrize("committed", [(1, 2), (2, 1)])
-def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(five, committed):
-    """Else an invented commit would make a client forget what it has trained."""
-    seen = overheard(five)
-    name, client = next(iter(five.clients.items()))
-    invitation, before = decode_invitation(seen["advertise", name][0]), store_rows(client)
-    later = dataclasses.replace(invitation.envelope, round_number=4, committed=committed)
-    with pytest.raises(ProtocolError):
-        client.handle(encode_invitation(dataclasses.replace(invitation, envelope=later)))
-    assert store_rows(client) == before
-
-
 def store_rows(client: Client) -> dict[str, list[Any]]:
     """All that lies in a client's store."""
     with closing(sqlite3.connect(client._store._file.path)) as connection:
@@ -184,7 +191,9 @@ def store_rows(client: Client) -> dict[str, list[Any]]:
         return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608
 
 
-@pytest.mark.parametrize("stage", ["advertise", "share", "unmask"])
+@pytest.mark.parametrize(
+    "stage", [*(pytest.param(s, marks=pytest.mark.slow) for s in STAGES[1:3]), "unmask"]
+)
 def test_two_processes_of_a_client_give_one_answer(five, monkeypatch, stage):
     """Both read the store before either has written: the second has nothing to send."""
     name = next(iter(five.clients))
@@ -212,25 +221,11 @@ def test_two_processes_of_a_client_give_one_answer(five, monkeypatch, stage):
 
 
 def test_a_client_may_be_another_process_at_every_message(five: Cohort) -> None:
-    """All it knows is in its store."""
     usual = five.transport(lost=["client-00004"], lost_at="unmask")
     anew = {name: lambda message, n=name: five.remade(n).handle(message) for name in five.clients}
     outcome = five.run(dataclasses.replace(usual, handlers=anew))
     np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
     assert outcome.survivors == tuple(five.clients)
-
-
-def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -> None:
-    seen = overheard(five)
-    name, client = next(iter(five.clients.items()))
-    file = Path(client._store._file.path)
-    assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
-    client._states.roll((1, 1))
-    emptied = client._store.sessions.newest(RUN)
-    assert emptied is not None and emptied.state == b""
-    assert not any(
-        reply[-64:] in file.read_bytes() for (_, of), (_, reply) in seen.items() if of == name
-    )
 
 
 @pytest.mark.parametrize(

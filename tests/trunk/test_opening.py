@@ -9,19 +9,15 @@ import pytest
 
 from platform.agreement.attempts import rounds_to_come
 from platform.agreement.reading import Agreed, read_records
-from platform.bootstrap import plan_run
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.comparisons import train_twin
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import handle
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
     NONE,
     RECORDS,
     Crash,
@@ -45,9 +41,36 @@ KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER B
 
 
 @pytest.fixture(scope="module")
-def whole(make_storage: MakeStorage) -> Finished:
-    """Nothing lost, no noise; for reading only."""
-    return make_storage("whole").gathering().run(*PLAIN, ALL)
+def watched(make_storage: MakeStorage) -> tuple[Finished, list[float], list[tuple[list[int], int]]]:
+    """A run in which nothing is lost, without noise; for reading only.
+
+    With it, the learning rate of each training, of clients first and of local twins then; and the
+    rounds and the last round that each local twin was trained for.
+    """
+    rates: list[float] = []
+    twins: list[tuple[list[int], int]] = []
+    fit = LocalTrainer.fit
+
+    def watching(self: LocalTrainer, *arguments: Any, **named: Any) -> Any:
+        rates.append(self.learning_rate)
+        return fit(self, *arguments, **named)
+
+    def noted(*arguments: Any, **named: Any) -> Any:
+        twins.append((arguments[3], named["final_round"]))
+        return train_twin(*arguments, **named)
+
+    falling = ("training.schedule={kind: exponential, gamma: 0.5}", "training.learning_rate=0.04")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalTrainer, "fit", watching)
+        patch.setattr("platform.experiment.comparisons.train_twin", noted)
+        place = make_storage("whole").gathering()
+        run = place.run(*PLAIN, ALL, *falling, "evaluation.local_twins=true")
+    return run, rates, twins
+
+
+@pytest.fixture(scope="module")
+def whole(watched) -> Finished:
+    return watched[0]
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +91,9 @@ def entries_by_owner(run: Finished) -> dict[str, np.ndarray]:
     return {owners[name]: entry["mean"] for _, name, entry in entries(run)}
 
 
-def test_all_rounds_have_everybodys_entry_but_the_own(storage: Storage, whole: Finished) -> None:
+def test_all_rounds_have_everybodys_entry_but_the_own(whole: Finished) -> None:
     assert [generation for generation, _, _ in entries(whole)] == [1] * 5
-    with opened(storage.gathering().create(*PLAIN, ALL)) as simulation:
+    with opened(whole.storage.reopen(whole.run_id)) as simulation:
         clients = simulation.population.clients
         data = {name: c.profile.data.arrays["features"] for name, c in clients.items()}
     mine = entries_by_owner(whole)
@@ -142,6 +165,7 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     assert np.array_equal(resumed.state()["weight"], lossy.state()["weight"])
 
 
+@pytest.mark.slow
 def test_without_enough_entries_no_round_is_held(storage: Storage) -> None:
     place = storage.gathering()
     with opened(place.create(*PLAIN, "cohort.retries=1")) as simulation:
@@ -191,55 +215,16 @@ def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -
     assert storage.rows("SELECT count(*) FROM pool") == [(0,)]
 
 
-def test_local_twins_train_in_the_rounds_only(storage, monkeypatch):
-    trained: list[tuple[list[int], int]] = []
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        trained.append((args[3], kwargs["final_round"]))
-        return train_twin(*args, **kwargs)
-
-    monkeypatch.setattr("platform.experiment.comparisons.train_twin", noted)
-    storage.gathering().run(*PLAIN, ALL, "evaluation.local_twins=true")
-    assert trained == [([2, 3], 4)] * 5
-
-
-@pytest.mark.slow
-def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> None:
-    config = storage.config(*OPENING, *FIXED, "pool.clipping_norm=3.0")
-    plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)
-    audits = audit_run(AuditPlan(plan, 200), lambda *_: None)
-    assert [(audit.channel, audit.reasons) for audit in audits] == [("sum", ()), ("pool", ())]
-    assert audit_failing(AuditPlan(plan, 200)).reasons == ()
+def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched) -> None:
+    """The rate is halved from round to round, and the collection is not one of them."""
+    _, rates, twins = watched
+    assert twins == [([2, 3], 4)] * 5
+    assert rates == pytest.approx([0.04] * 5 + [0.02] * 5 + [0.04, 0.02] * 5)
 
 
 def test_there_is_no_second_phase(whole: Finished) -> None:
     with pytest.raises(ConfigError, match="no pool that"):
         whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
-
-
-def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
-    """The collection has a norm of its own, and the first that trains the configured one."""
-    run = storage.gathering().run(*OPENING, *FIXED, *ADAPTIVE, "pool.clipping_norm=3.0")
-    query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
-    assert storage.rows(query) == [(3.0, 12.0)]
-    norms = [document["clipping_norm"] for document in run.summary["rounds"]]
-    assert norms[:2] == [None, 1.0] and norms[2] != 1.0
-    spent = run.summary["final"]["epsilon"]["server"]
-    assert spent == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
-
-
-def test_rates_follow_the_rounds_that_train(make_storage, monkeypatch):
-    """Halved from round to round, of which the collection is none: all of the rate, then half."""
-    rates, original = [], LocalTrainer.fit
-
-    def watching(self: LocalTrainer, *arguments: Any, **named: Any) -> Any:
-        rates.append(self.learning_rate)
-        return original(self, *arguments, **named)
-
-    monkeypatch.setattr(LocalTrainer, "fit", watching)
-    falling = ("training.schedule={kind: exponential, gamma: 0.5}", "training.learning_rate=0.04")
-    make_storage("falling").gathering().run(*PLAIN, ALL, *falling)
-    assert rates == pytest.approx([0.04] * 5 + [0.02] * 5)
 
 
 @pytest.mark.parametrize("name", ["ccst, space: pixels", "elcfs"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -19,46 +18,32 @@ from tests.trunk._leaving import MASKED, agrees, ledger, survivors
 FIRST_THREE = (*MASKED, "federation.go_on_with=3")
 
 
-@pytest.fixture
-def folder(tmp_path_factory) -> Path:
-    """A path that is short enough for sockets."""
-    return tmp_path_factory.mktemp("over")
-
-
-def test_a_wait_is_over_with_enough_answers_and_what_comes_later_harms_nothing(folder):
+def test_a_wait_is_over_with_enough_answers_and_what_fails_or_comes_later_harms_nothing(folder):
+    """A client that fails is none of those who are enough."""
     held = threading.Event()
 
     def slow(message: bytes) -> bytes:
         held.wait(60)
         return message
 
-    handlers = {"east": bytes, "north": slow, "south": bytes}
+    def broken(message: bytes) -> bytes:
+        raise ValueError("no")
+
+    handlers = {"east": bytes, "north": slow, "south": bytes, "west": broken}
     try:
         with Hub(path=folder / "hub", clients=list(handlers)) as hub:
             with served(handlers, folder) as sockets, relayed(folder / "hub", sockets):
                 found = hub.exchange("train", dict.fromkeys(handlers, b"a"), 60.0, 2)
                 assert not held.is_set()
-                late = found.pop("north")
-                assert isinstance(late, Dropout) and found == {"east": b"a", "south": b"a"}
+                assert isinstance(found.pop("north"), Dropout)
+                assert isinstance(found.pop("west"), Dropout)
+                assert found == {"east": b"a", "south": b"a"}
                 held.set()
                 again = hub.exchange("train", dict.fromkeys(handlers, b"b"), 60.0, 3)
+                assert isinstance(again.pop("west"), Dropout)
                 assert set(again.values()) == {b"b"}
     finally:
         held.set()
-
-
-def test_a_client_that_fails_is_none_of_those_who_are_enough(folder):
-    def broken(message: bytes) -> bytes:
-        raise ValueError("no")
-
-    handlers = {"east": bytes, "north": broken, "south": bytes}
-    with Hub(path=folder / "hub", clients=list(handlers)) as hub:
-        with served(handlers, folder) as sockets, relayed(folder / "hub", sockets):
-            found = hub.exchange("train", dict.fromkeys(handlers, b"a"), 60.0, 2)
-            nobody = hub.exchange("train", {"north": b"a"}, 60.0, 2)
-    assert (found["east"], found["south"]) == (b"a", b"a")
-    assert isinstance(found["north"], Dropout)
-    assert isinstance(nobody["north"], Dropout)
 
 
 @pytest.mark.slow
@@ -94,18 +79,20 @@ def asked(message: bytes) -> tuple[str, int]:
     return kind, envelope.round_number
 
 
-def test_a_number_that_no_round_can_be_held_with_is_refused_and_so_is_a_secret_draw(folder):
+@pytest.mark.parametrize("key", ["go_on_with", "start_with"])
+def test_a_number_that_no_round_can_be_held_with_and_a_secret_draw_are_refused(folder, key):
+    """Who comes first is no secret."""
     for number in (2, 5):
-        with pytest.raises(ConfigError, match=f"federation.go_on_with: {number} .* 3 to 4"):
-            federation(folder, *MASKED, f"federation.go_on_with={number}")
-    # Who comes first is none.
+        with pytest.raises(ConfigError, match=rf"federation\.{key}: {number} .* 3 to 4"):
+            federation(folder, *MASKED, f"federation.{key}={number}")
     secret = (
         "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
         "secure_aggregation.largest_weight=null",
         "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
     )
-    with pytest.raises(ConfigError, match=r"federation\.go_on_with: 2 does"):
-        federation(folder, *secret, "federation.go_on_with=2")
+    federation(folder, *secret)
+    with pytest.raises(ConfigError, match=rf"federation\.{key}: 2 does"):
+        federation(folder, *secret, f"federation.{key}=2")
 
 
 def test_a_graph_that_tolerates_fewer_losses_needs_more(folder):

@@ -17,8 +17,8 @@ import pytest
 
 from tests.trunk._pages import TOKEN
 from tests.trunk._runs import SMALL
-from tests.trunk.test_page import hostile
-from tests.trunk.test_page_server import serving, token_in
+from tests.trunk.test_page import hostile, token_file
+from tests.trunk.test_page_server import serving
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -177,7 +177,10 @@ def test_what_a_view_says_has_no_barrier(browser, own_copy, child_environment, t
             hostile(own_copy)
         page.goto(f"http://127.0.0.1:{port}/run?id={own_copy.run_id}")
         found += barriers(page)
-    empty, options = f"sqlite:///{tmp_path / 'empty.db'}", ("--token-file", str(token_in(tmp_path)))
+    empty, options = (
+        f"sqlite:///{tmp_path / 'empty.db'}",
+        ("--token-file", str(token_file(tmp_path, TOKEN))),
+    )
     with serving(child_environment, empty, *options) as (_, port):
         page.goto(f"http://127.0.0.1:{port}/")
         found += barriers(page)

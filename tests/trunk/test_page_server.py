@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from storage import open_database
 from tests.trunk._pages import TOKEN
+from tests.trunk.test_page import token_file
 
 Process = subprocess.Popen[str]
 
@@ -71,15 +71,9 @@ def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
         assert process.returncode in ((0,) if is_ignored else (-number, 128 + number))
 
 
-def token_in(folder: Path) -> Path:
-    file = folder / "token"
-    file.write_text(TOKEN)
-    file.chmod(0o600)
-    return file
-
-
+@pytest.mark.slow
 def test_the_token_is_in_no_line_that_is_printed(noised_run, child_environment, tmp_path):
-    options = ("--token-file", str(token_in(tmp_path)))
+    options = ("--token-file", str(token_file(tmp_path, TOKEN)))
     with serving(child_environment, noised_run.storage.url, *options) as (process, port):
         assert asked(port, "/")[0] == 401
         assert asked(port, f"/?token={TOKEN}")[0] == 401

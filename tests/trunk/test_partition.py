@@ -90,7 +90,7 @@ def refused(*args, **options):
     return str(caught.value)
 
 
-def test_one_class_clients_are_refused_under_few_shot():
+def test_one_class_clients_under_few_shot_and_too_few_images_are_refused():
     """Eight classes are two each for four clients; for five, somebody would have one."""
     text = refused("pathological", 5, 8)
     assert text.startswith("task.clients: 5 is more than") and text.endswith("valid: 1 to 4")
@@ -98,6 +98,12 @@ def test_one_class_clients_are_refused_under_few_shot():
     assert refused("iid", 2, 1).startswith("task.shots: 3 would leave client 0 of 2 with training")
     assert len(deal("iid", 2, 1, shots=None, train=7)[0].train) == 4
     assert refused("pathological", 9, 8, shots=None, train=5).endswith("valid: 1 to 8")
+    for kind, most in (("pathological", 4), ("iid", 2)):
+        assert refused(kind, 2, 4, shots=5, train=4).endswith(f"valid: 1 to {most}")
+    # A client without any; two test images in all cannot be one for each of four clients.
+    assert "no test image" in refused("pathological", 2, 4, test=0)
+    assert "no test image" in refused("iid", 4, 2, test=1)
+    assert "no training image" in refused("iid", 4, 2, shots=None, train=1)
 
 
 def test_shared_classes_by_hand():
@@ -163,15 +169,6 @@ def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     # Of three images two owners get two and one, of one image the next one in turn gets it.
     both = partition(PartitionPlan(kind="iid", clients=2, classes=3, shots=2), train, test, **rngs)
     assert counted(both, train, 3) == [[2, 1, 0], [2, 1, 1]]
-
-
-def test_too_few_images_are_refused():
-    for kind, most in (("pathological", 4), ("iid", 2)):
-        assert refused(kind, 2, 4, shots=5, train=4).endswith(f"valid: 1 to {most}")
-    # A client without any; two test images in all cannot be one for each of four clients.
-    assert "no test image" in refused("pathological", 2, 4, test=0)
-    assert "no test image" in refused("iid", 4, 2, test=1)
-    assert "no training image" in refused("iid", 4, 2, shots=None, train=1)
 
 
 def test_each_domain_goes_to_as_many_clients_in_domain_order():

@@ -15,24 +15,7 @@ from PIL import Image
 
 from platform.cli.datasets import HoldingsPicture
 from platform.data.loading import Holding
-from platform.results.charts import (
-    COLOURS,
-    Bar,
-    BarPicture,
-    CellPicture,
-    DotPicture,
-    Line,
-    LinePicture,
-    Panel,
-    Scale,
-    Series,
-    drawable,
-    encoded,
-    percent,
-    point,
-    width_of,
-    wrapped,
-)
+from platform.results import charts
 from tests.trunk._pictures import drawn
 
 NAMES = {
@@ -46,31 +29,35 @@ NAMES = {
 }
 
 
-def lines_of(names: list[str], panels: int = 2) -> LinePicture:
+def lines_of(names: list[str], panels: int = 2) -> charts.LinePicture:
     lines = tuple(
-        Line(name, tuple(percent(x, 0.5 + 0.01 * index, 0.1) for x in (1, 2, 3)))
+        charts.Line(name, tuple(charts.percent(x, 0.5 + 0.01 * index, 0.1) for x in (1, 2, 3)))
         for index, name in enumerate(names)
     )
-    panel = Panel(names[0], Scale(names[0], "whole"), Scale(names[0], "percent"), lines)
-    return LinePicture(name="curves", title=names[0], panels=(panel,) * panels, columns=4)
+    panel = charts.Panel(
+        names[0], charts.Scale(names[0], "whole"), charts.Scale(names[0], "percent"), lines
+    )
+    return charts.LinePicture(name="curves", title=names[0], panels=(panel,) * panels, columns=4)
 
 
-def bars_of(names: list[str]) -> BarPicture:
-    first, bars = names[0], tuple(Bar(90.0, 1.0) for _ in names)
-    series = (Series(first, bars), Series(f"{first}2", (Bar(None), *bars[1:])))
+def bars_of(names: list[str]) -> charts.BarPicture:
+    first, bars = names[0], tuple(charts.Bar(90.0, 1.0) for _ in names)
+    series = (charts.Series(first, bars), charts.Series(f"{first}2", (charts.Bar(None), *bars[1:])))
     named = {"title": first, "across": first, "up": first, "absent": first[:40]}
-    return BarPicture(name="final", rows=tuple(names), series=series, **named)
+    return charts.BarPicture(name="final", rows=tuple(names), series=series, **named)
 
 
-def cells_of(names: list[str]) -> CellPicture:
-    cells = tuple((Bar(60.0, 1.0), Bar(40.0), Bar(None)) for _ in names)
+def cells_of(names: list[str]) -> charts.CellPicture:
+    cells = tuple((charts.Bar(60.0, 1.0), charts.Bar(40.0), charts.Bar(None)) for _ in names)
     named = {"title": names[0], "across": names[0], "columns": ("0", "1", "20")}
-    return CellPicture(name="experts", rows=tuple(names), cells=cells, **named)
+    return charts.CellPicture(name="experts", rows=tuple(names), cells=cells, **named)
 
 
-def dots_of(names: list[str]) -> DotPicture:
+def dots_of(names: list[str]) -> charts.DotPicture:
     rows, values = tuple(names), tuple((90.0, 90.0, 95.5) for _ in names)
-    return DotPicture(name="clients", title=names[0], across=names[0], rows=rows, values=values)
+    return charts.DotPicture(
+        name="clients", title=names[0], across=names[0], rows=rows, values=values
+    )
 
 
 def holdings_of(names: list[str]) -> HoldingsPicture:
@@ -107,7 +94,9 @@ BLIND = {
 
 @pytest.mark.parametrize("kind", BLIND)
 def test_colours_differ_for_the_colour_blind(kind):
-    linear = np.array([[((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(name)] for name in COLOURS])
+    linear = np.array(
+        [[((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(name)] for name in charts.COLOURS]
+    )
     matrix = np.array(BLIND[kind].split(), float).reshape(3, 3)
     seen = np.clip(linear @ matrix.T, 0.0, 1.0) ** (1 / 2.4)
     nearest = min(float(np.abs(a - b).sum()) for a, b in itertools.combinations(seen, 2))
@@ -117,10 +106,12 @@ def test_colours_differ_for_the_colour_blind(kind):
 INF = math.inf
 
 
-def infinite(*xs: float) -> LinePicture:
-    line = Line("a", tuple(point(x, 50.0) for x in xs))
-    panel = Panel("", Scale("epsilon", "amount"), Scale("y", "percent"), (line,))
-    return LinePicture(name="n", title="t", panels=(panel,), columns=1)
+def infinite(*xs: float) -> charts.LinePicture:
+    line = charts.Line("a", tuple(charts.point(x, 50.0) for x in xs))
+    panel = charts.Panel(
+        "", charts.Scale("epsilon", "amount"), charts.Scale("y", "percent"), (line,)
+    )
+    return charts.LinePicture(name="n", title="t", panels=(panel,), columns=1)
 
 
 @pytest.mark.parametrize("xs", [(1.0, 2.0), (0.01, 8.0, INF), (0.0, INF), (INF,) * 3], ids=str)
@@ -149,9 +140,9 @@ def test_an_infinite_value_lies_beyond_all_others_and_is_named(xs):
     ],
 )
 def test_equal_pictures_give_equal_bytes_with_their_source_and_no_date(make, suffix):
-    one, two = (encoded(make(["a", "b"]), suffix, "run r-1") for _ in range(2))
+    one, two = (charts.encoded(make(["a", "b"]), suffix, "run r-1") for _ in range(2))
     assert one == two
-    assert encoded(make(["a", "c"]), suffix, "run r-1") != one or make is dots_of
+    assert charts.encoded(make(["a", "c"]), suffix, "run r-1") != one or make is dots_of
     text = one.decode() if suffix == ".svg" else str(Image.open(io.BytesIO(one)).text)
     assert "run r-1" in text and "Sotto" in text
     assert not re.search(r"dc:date|\b20\d\d-\d\d", text)
@@ -159,9 +150,9 @@ def test_equal_pictures_give_equal_bytes_with_their_source_and_no_date(make, suf
 
 def test_lines_are_broken_where_they_must_be_and_nothing_is_lost():
     text = NAMES["long"] + NAMES["without a space"]
-    found = wrapped(text, 2.0)
-    assert max(width_of(line) for line in found.split("\n")) <= 2.0
+    found = charts.wrapped(text, 2.0)
+    assert max(charts.width_of(line) for line in found.split("\n")) <= 2.0
     assert re.sub(r"\s", "", found) == re.sub(r"\s", "", text)
-    assert wrapped("a\nb", 2.0) == "a\nb"
+    assert charts.wrapped("a\nb", 2.0) == "a\nb"
     # What the font lacks is escaped.
-    assert drawable("Ω客\x1b\U00020000") == "Ω\\u5ba2\\x1b\\U00020000"
+    assert charts.drawable("Ω客\x1b\U00020000") == "Ω\\u5ba2\\x1b\\U00020000"

@@ -20,7 +20,6 @@ REFUSED = {
     "nothing": ("", "holds no mapping"),
     "a tab": ("a: 1\n\tb: 2", "is not readable YAML"),
     "a key twice": ("name: a\nseed: 1\nname: b\n", "'name' is given twice, line 3"),
-    "twice in braces": ("task: {shots: 1, shots: 2}", "'shots' is given twice, line 1"),
     "twice as text": ("seed: 1\n'seed': 2\n", "'seed' is given twice, line 2"),
     "brackets": ("[" * 100_000, f"{DEEPEST} levels deep, line 1"),
     "lists": ("- " * 5_000, f"{DEEPEST} levels deep, line 1"),
@@ -32,7 +31,6 @@ REFUSED = {
     "no boolean": ("a: !!bool x", "'x' cannot be read as bool, line 1"),
     "a set": ("!!set {a}", "'tag:yaml.org,2002:set' is not plain data, line 1"),
     "a map of a text": ("task: !!map x", "is no map, line 1"),
-    "a whole map of a text": ("!!map x", "is no map, line 1"),
     "a list of a text": ("task: !!seq x", "line 1"),
     "a merge": ("!!merge <<: {a: 1}", "'tag:yaml.org,2002:merge' is not plain data, line 1"),
     "a list as key": ("? [1]\n: 2", "line 1"),
@@ -49,15 +47,6 @@ def test_refused_with_what_and_where(tmp_path, case):
         load_config(path)
     message = str(refused.value)
     assert words in message and "\n" not in message and len(message) < 9_500
-
-
-def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path):
-    """No key takes a date, so none is made."""
-    assert read_yaml("2026-02-30") == "2026-02-30"
-    path = tmp_path / "run.yaml"
-    path.write_text(dump_yaml({**MINIMAL, "seed": 0}).replace("seed: 0", "seed: 2026-02-30"))
-    with pytest.raises(ConfigError, match=r"^seed: '2026-02-30' is"):
-        load_config(path)
 
 
 def test_an_override_is_held_to_the_same():
@@ -117,7 +106,6 @@ VALUES = PLAIN | st.sampled_from([-1, 0, 1e308, float("nan"), float("inf")])
 
 @given(st.dictionaries(st.sampled_from(SECTIONS), VALUES, max_size=4), st.data())
 def test_any_value_anywhere_gives_a_configuration_or_a_sentence(tree, data):
-    """Also one level down, in the place of a value that would do."""
     whole: dict[str, Any] = {**MINIMAL, **tree}
     sections = ("task", "cohort", "privacy", "training", "secure_aggregation")
     name = data.draw(st.sampled_from(sections))
