@@ -23,9 +23,8 @@ from platform.relay.flower import flower_on_localhost
 from platform.relay.flower.development import DevelopmentRoot, Running, node_key
 from platform.relay.hub import Hub, Told
 from tests.repository._source import ROOT
-from tests.trunk._federations import NAMES, Holders, federation, hold, within
+from tests.trunk._federations import NAMES, Holders, federation, hold, last_state, within
 from tests.trunk._hubs import served
-from tests.trunk.test_federation import last_state
 
 PYTHON = ROOT / ".venv-flower" / "bin" / "python"
 pytestmark = [

@@ -25,8 +25,7 @@ from tests.engines._flare import (
 )
 from tests.engines.test_node_keys import a_site
 from tests.repository._source import ROOT
-from tests.trunk._federations import NAMES, Holders, federation, hold, within
-from tests.trunk.test_federation import last_state
+from tests.trunk._federations import NAMES, Holders, federation, hold, last_state, within
 
 pytestmark = [
     pytest.mark.slow,

@@ -21,8 +21,7 @@ from platform.relay.packets import Request, encode_packet
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import Dropout
 from tests.repository._source import module_name, parse, python_files
-from tests.trunk._federations import NAMES, Holders, federation, within
-from tests.trunk.test_federation import MASKED
+from tests.trunk._federations import MASKED, NAMES, Holders, federation, within
 
 WALL = {
     "platform.bootstrap.planning": "a run's name",
