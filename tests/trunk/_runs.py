@@ -75,6 +75,8 @@ RECORDS = (
 GATHERING = ("method={name: gathering}", "evaluation.local_twins=false")
 """A method whose pool is made once, known at `Storage.gathering` only."""
 ADAPTIVE = ("privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}",)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+"""A case of a parametrised test that runs with the slow tests only."""
 
 
 @dataclass(frozen=True)
