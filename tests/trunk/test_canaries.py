@@ -56,6 +56,7 @@ from tests.trunk._runs import (
     crash_at,
     opened,
     over,
+    slow,
     warnings_of,
 )
 from tests.trunk._tampering import edit, execute_and_rehash
@@ -72,7 +73,7 @@ def known(make_storage: MakeStorage) -> Finished:
 
 @pytest.fixture(
     scope="module",
-    params=["known", *(pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS)],
+    params=["known", *map(slow, MECHANISMS)],
 )
 def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
     """The known run, and one under each mechanism with noise and coins that nobody chose."""
@@ -206,9 +207,7 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
             assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
 
 
-@pytest.mark.parametrize(
-    "overrides", [CENTRAL, pytest.param(SHARED, marks=pytest.mark.slow)], ids=MECHANISMS
-)
+@pytest.mark.parametrize("overrides", [CENTRAL, slow(SHARED)], ids=MECHANISMS)
 def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
     """One of five clients is silent, five are needed, and 36 vectors are there."""
     needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
@@ -275,19 +274,20 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
 
 
 def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage):
-    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=1", AUDIT)
-    run = storage.run(*CENTRAL, *beside)
+    measured = "evaluation={local_twins: true, worth_of_sharing: true}"
+    few = ("audit={canaries: 3, directions: 1}", "task.test_per_class=1", "rounds=1")
+    run = storage.run(*CENTRAL, measured, *few)
     for part in ("final", "local"):
         assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
     assert run.summary["silent"]["noised"] is not None
     with opened(run.storage.reopen(run.run_id)) as simulation:
         assert len(simulation.population.clients) == CLIENTS
-        assert len(simulation.run.roll.clients) == CLIENTS + CANARIES
+        assert len(simulation.run.roll.clients) == CLIENTS + 3
     again = reopen_run(
         run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
     )
     with opened(again) as simulation:
-        assert sorted(simulation.population.canaries) == NAMES
+        assert sorted(simulation.population.canaries) == NAMES[:3]
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch
 def test_nobody_has_the_key_before_the_end_and_another_one_stops_the_run(storage, monkeypatch):
     fix_key(monkeypatch)
     with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        crash_at(patch, Client, "_train", 60, after=True)
+        crash_at(patch, Client, "_train", 20, after=True)
         with pytest.raises(Crash):
             execute(simulation, SilentObserver())
     run_id = storage.only_run()

@@ -260,7 +260,10 @@ def test_fields_are_plain():
         Frame("k", {}, {"x": np.zeros((1,) * (MAX_RANK + 1))}, {}),
         Frame("k", {"text": "x" * MAX_HEADER}, {}, {}),
         Frame("k", {}, {"x": np.zeros(2, np.float16)}, {}),
-        Frame("k", {}, {}, dict.fromkeys(map(str, range(MAX_BUFFERS + 1)), b"")),
+        pytest.param(
+            Frame("k", {}, {}, dict.fromkeys(map(str, range(MAX_BUFFERS + 1)), b"")),
+            marks=pytest.mark.slow,
+        ),
         Frame("k", {"n": [[] for _ in range(2 * MAX_BUFFERS + 64)]}, {}, {}),
     ],
     ids=["kind", "name", "rank", "header", "dtype", "buffers", "brackets"],
