@@ -104,7 +104,7 @@ def test_two_senses_and_a_client_without_images_by_hand():
 def both(make_storage: MakeStorage) -> tuple[Finished, Finished]:
     """All clients measured, and two of them."""
     storage = make_storage("all-classes")
-    run = (*SENSED, *PERSONAL, SPEAKING)
+    run = (*SENSED, *PERSONAL, SPEAKING, "task.test_per_class=2")
     return storage.run(*run), storage.run(*run, "evaluation.measured_clients=2")
 
 
@@ -113,7 +113,7 @@ def test_accuracy_is_on_all_test_images_in_the_client_s_sense(both):
     with opened(run.storage.reopen(run.run_id)) as simulation:
         plan, population = simulation.learning.evaluation, simulation.population.clients
         sizes = {len(plan.everything[name].examples.arrays["labels"]) for name in population}
-        assert sizes == {120}
+        assert sizes == {40}
         assert plan.everything["client-00000"] is plan.everything["client-00004"]
         assert plan.everything["client-00000"] is not plan.everything["client-00001"]
         found, kept = {}, run.personal_parts()

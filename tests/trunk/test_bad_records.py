@@ -143,11 +143,11 @@ def test_what_is_stored_acts_on_no_terminal(sotto: Command, own_copy: Finished) 
 
 
 TINY = (
-    *("task.clients=3", "secure_aggregation.threshold=2", "rounds=2", "cohort.dropout_rate=0.0"),
-    *("evaluation.local_twins=false", "task.test_per_class=2", "pool.minimum=2", OS),
+    *("task.clients=3", "secure_aggregation.threshold=2", "rounds=1", "cohort.dropout_rate=0.0"),
+    *("evaluation.local_twins=false", "task.test_per_class=1", "pool.minimum=2", OS),
 )
 OURS = (PlatformError, MethodError, PrivacyError, StorageError)
-FEW, MANY = 10, 2_500
+FEW, MANY = 6, 2_500
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,6 @@ def refused(tree, *overrides: str) -> str:
         parse_config(tree, overrides)
     message = str(caught.value)
     assert "\n" not in message
-    assert message
     return message
 
 
@@ -188,18 +187,15 @@ def test_seeds_by_purpose():
     assert [config.seed_of(purpose) for purpose in purposes] == [5, 0, 5, 7, 5]
 
 
-@pytest.mark.parametrize("overrides", [(), ("task.domains=[ink]", "seed=3", "task.clients=5")])
-@pytest.mark.parametrize("name", ["quickstart", None])
-def test_the_text_round_trip(name, overrides):
-    if name is None:
-        config = parse_config(MINIMAL, overrides)
-    else:
-        fitting = ("method.experts=2", "cohort.size=5", "secure_aggregation.threshold=4")
-        config = load_config(Path(name), (*overrides, *fitting))
-    again = parse_config(yaml.safe_load(dump_config(config)))
-    assert again == config
-    assert dump_config(again) == dump_config(config)
-    assert parse_config(config.model_dump(mode="json")) == config
+def test_the_text_round_trip():
+    overrides = ("task.domains=[ink]", "seed=3", "task.clients=5")
+    fitting = ("method.experts=2", "cohort.size=5", "secure_aggregation.threshold=4")
+    packaged = load_config(QUICKSTART, (*overrides, *fitting))
+    for config in (packaged, parse_config(MINIMAL), parse_config(MINIMAL, overrides)):
+        again = parse_config(yaml.safe_load(dump_config(config)))
+        assert again == config
+        assert dump_config(again) == dump_config(config)
+        assert parse_config(config.model_dump(mode="json")) == config
 
 
 def method_config(**options) -> RunConfig:
