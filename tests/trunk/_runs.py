@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import math
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -126,6 +127,11 @@ class Storage:
     def gathering(self) -> Storage:
         """The same place for runs with the method of `GATHERING`."""
         return replace(self, surroundings=Surroundings(registry=Registry("tests.trunk.gatherers")))
+
+    def copied(self, folder: Path) -> Storage:
+        """A copy in another folder, which a test may damage."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return replace(self, folder=folder)
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """What a query gives, past our own code."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,15 +29,14 @@ from tests.trunk._runs import (
     OS,
     Answer,
     Command,
-    Crash,
     Finished,
     Storage,
-    crash_at,
     opened,
     slow,
     stores_of,
     warnings_of,
 )
+from tests.trunk._runs import crashed as crashed_run
 from tests.trunk._tampering import edit_summary, execute, execute_and_rehash
 
 
@@ -151,19 +149,14 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     folder = tmp_path_factory.mktemp("begun")
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        with opened(storage.create(OS)) as simulation:
-            crash_at(patch, Federation, "_commit", 3)
-            run_through(simulation, SilentObserver())
-    return storage, storage.only_run()
+    with pytest.MonkeyPatch.context() as patch:
+        return storage, crashed_run(patch, storage.create(OS), Federation, "_commit", 3)
 
 
 @pytest.fixture
 def crashed(begun: tuple[Storage, str], tmp_path: Path) -> tuple[Storage, str]:
     """A copy of it that a test may damage."""
-    folder = tmp_path / "crashed"
-    shutil.copytree(begun[0].folder, folder, symlinks=True)
-    return Storage(folder), begun[1]
+    return begun[0].copied(tmp_path / "crashed"), begun[1]
 
 
 RESUMED = {
@@ -328,11 +321,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
     asked = ("privacy.target_delta=0.3", TWINLESS, *NO_POOL)
-    with opened(storage.create(*asked)) as simulation, suppress(Crash):
-        with monkeypatch.context() as patch:
-            crash_at(patch, Federation, "_commit", 2)
-            run_through(simulation, SilentObserver())
-    run_id = storage.only_run()
+    run_id = crashed_run(monkeypatch, storage.create(*asked), Federation, "_commit", 2)
     document = sotto("report", run_id, "--storage", storage.url, "--json").document
     assert document["finished"] is False
     for text in ("it protects nobody", "above 1/clients"):
@@ -345,11 +334,8 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, 
 
 @pytest.mark.slow
 def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage, monkeypatch):
-    with opened(storage.create("rounds=1", TWINLESS)) as simulation, suppress(Crash):
-        with monkeypatch.context() as patch:
-            crash_at(patch, finishing, "write_run_files", 1, after=True)
-            run_through(simulation, SilentObserver())
-    run_id = storage.only_run()
+    simulation = storage.create("rounds=1", TWINLESS)
+    run_id = crashed_run(monkeypatch, simulation, finishing, "write_run_files", 1, after=True)
     assert (storage.folder / run_id / "summary.json").is_file()
     report = ("report", run_id, "--storage", storage.url, "--json")
     assert sotto(*report).document["finished"] is False
@@ -367,12 +353,6 @@ def two(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
     return storage, [storage.run(*asked).run_id for _ in range(2)]
 
 
-def copied(storage: Storage, folder: Path) -> Storage:
-    """A copy that a test may damage."""
-    shutil.copytree(storage.folder, folder / "copy", symlinks=True)
-    return Storage(folder / "copy")
-
-
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
     """As if the run had never been, but for what others say of it."""
     tables = ("stages", "attempts", "leaves", "audit", "ledger", "rounds", "states", "pool", "runs")
@@ -384,14 +364,14 @@ def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
 
 
 def test_erased_run_is_noticed_by_the_run_after_it(sotto, two, tmp_path):
-    storage = copied(two[0], tmp_path)
+    storage = two[0].copied(tmp_path / "copy")
     erase(storage, two[1][0], folder=True)
     answer = verify(sotto, storage)
     assert answer.code == 3 and f"run {two[1][0]}" in answer.err and "erased" in answer.err
 
 
 def test_erased_newest_run_is_noticed_by_its_folder(sotto, two, tmp_path):
-    storage = copied(two[0], tmp_path)
+    storage = two[0].copied(tmp_path / "copy")
     erase(storage, two[1][1], folder=False)
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert answer.code == 3
@@ -409,7 +389,7 @@ def test_erased_newest_run_is_noticed_by_its_folder(sotto, two, tmp_path):
 
 
 def test_cut_tail_of_an_older_run_is_noticed(sotto, two, tmp_path):
-    storage = copied(two[0], tmp_path)
+    storage = two[0].copied(tmp_path / "copy")
     ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", two[1][0])
     cut = f"DELETE FROM audit WHERE run_id = '{two[1][0]}' AND sequence = {last}"  # noqa: S608
     execute(storage.file, cut)
@@ -434,16 +414,15 @@ def lived(make_storage: Callable[[str], Storage]) -> tuple[Storage, Path, str]:
     """Two runs of the same clients, the folder as it was after the first, the second run's id."""
     storage = make_storage("lived")
     storage.run(*LIFE)
-    older = storage.folder.with_name("older")
-    shutil.copytree(storage.folder, older, symlinks=True)
-    return storage, older, storage.run(*LIFE).run_id
+    older = storage.copied(storage.folder.with_name("older"))
+    return storage, older.folder, storage.run(*LIFE).run_id
 
 
 @pytest.fixture
 def put_back(lived: tuple[Storage, Path, str], tmp_path: Path) -> tuple[Storage, str]:
     """The older database with its heads, and no trace of the second run but the clients' stores."""
     storage, older, second = lived
-    copy = copied(storage, tmp_path)
+    copy = storage.copied(tmp_path / "copy")
     shutil.rmtree(copy.folder / second)
     for name in (copy.file.name, "sotto.audit.heads"):
         shutil.copy(older / name, copy.folder / name)
@@ -460,7 +439,7 @@ def test_clients_remember_what_an_older_database_forgot(sotto, put_back):
 
 def test_what_earlier_runs_spent_counts_only_if_their_records_agree(lived, tmp_path):
     """Clients with a budget for life are the same in every run, and so is what they have spent."""
-    storage = copied(lived[0], tmp_path)
+    storage = lived[0].copied(tmp_path / "copy")
     changed = "UPDATE ledger SET standard_deviation = 99.0 WHERE run_id = "
     execute(storage.file, f"{changed}'{lived[2]}'")
     before = storage.rows("SELECT count(*) FROM ledger")
@@ -483,7 +462,7 @@ def test_stores_that_cannot_be_read_are_named(sotto, put_back):
 @pytest.mark.slow
 def test_another_databases_run_in_the_same_folder_is_no_trace(sotto, lived, tmp_path):
     """Both share the clients; the run's own folder says whose it is."""
-    folder = copied(lived[0], tmp_path).folder
+    folder = lived[0].copied(tmp_path / "copy").folder
     other = f"sqlite:///{folder / 'other.db'}"
     tree = lived[0].config(*LIFE).model_dump(mode="json")
     config = parse_config({**tree, "storage": {"url": other}})

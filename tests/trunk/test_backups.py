@@ -21,7 +21,6 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
-from platform.cli.client_app import main
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment.finishing import execute
 from platform.holder.settings import load_holder
@@ -36,12 +35,10 @@ from tests.trunk._runs import (
     NO_POOL,
     NONE,
     Command,
-    Crash,
     Finished,
     Storage,
-    command_line,
     comparable,
-    crash_at,
+    crashed,
     opened,
     stores_of,
     warnings_of,
@@ -90,19 +87,16 @@ def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     storage, tmp_path, monkeypatch, plain_run
 ):
     """From the middle of a stage, and to the same numbers as if nothing had happened."""
-    with monkeypatch.context() as patch, opened(storage.create(NONE)) as simulation:
-        crash_at(patch, Client, "_train", 7, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
+    run_id = crashed(monkeypatch, storage.create(NONE), Client, "_train", 7, after=True)
     backups.back_up(storage.url, tmp_path / "file", NOW)
     place = Storage(tmp_path / "back")
     backups.restore(tmp_path / "file", place.url, NOW)
     query = "SELECT run_id, detail FROM audit WHERE action = 'database.restored'"
-    assert place.rows(query) == [(simulation.run_id, '{"made":"2026-11-22T12:00:00+00:00"}')]
+    assert place.rows(query) == [(run_id, '{"made":"2026-11-22T12:00:00+00:00"}')]
     assert audited(place.url)["problems"] == []
-    resumed = place.resume(simulation.run_id)
+    resumed = place.resume(run_id)
     assert comparable(resumed.summary)["rounds"] == comparable(plain_run.summary)["rounds"]
-    assert audited(place.url, simulation.run_id)["runs"][0]["problems"] == []
+    assert audited(place.url, run_id)["runs"][0]["problems"] == []
     assert any("came back from a backup" in text for text in warnings_of(resumed.summary))
 
 
@@ -327,12 +321,6 @@ def test_a_full_disk_is_named_and_leaves_nothing(backed_up, tmp_path, sotto, com
         for path in tmp_path.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert answer.code == 0 and failed >= 3
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The data holder's command line in this process."""
-    return command_line(monkeypatch, capsys, main)
 
 
 @pytest.fixture(scope="module")

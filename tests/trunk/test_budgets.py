@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 from platform.bootstrap import create_run
-from platform.cli.client_app import main as client_main
 from platform.config import parse_config
 from platform.errors import RunStopped
 from platform.experiment import finishing
@@ -33,8 +32,7 @@ from tests.trunk._runs import (
     Command,
     Crash,
     Storage,
-    command_line,
-    crash_at,
+    crashed,
     gaussian_epsilon,
     opened,
     slow,
@@ -73,13 +71,10 @@ def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
     return found
 
 
-def crashed(storage, monkeypatch, nth, *overrides, after=False) -> str:
+def crashed_at(storage, monkeypatch, nth, *overrides, after=False) -> str:
     """A run whose process ends at a commit; its id."""
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, Federation, "_commit", nth, after=after)
-        with opened(storage.create(*overrides)) as simulation:
-            execute(simulation, SilentObserver())
-    return simulation.run_id
+    simulation = storage.create(*overrides)
+    return crashed(monkeypatch, simulation, Federation, "_commit", nth, after=after)
 
 
 def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, noised_run):
@@ -205,7 +200,7 @@ def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, sto
 
 
 def test_an_open_attempt_is_spent_and_said_to_be_open(sotto, storage, monkeypatch):
-    run_id = crashed(storage, monkeypatch, 2, OS, *WHOLE, *QUICK)
+    run_id = crashed_at(storage, monkeypatch, 2, OS, *WHOLE, *QUICK)
     document, z = budget_of(sotto, storage), noise_of(storage, run_id)
     (attempt,) = document["attempts"]
     assert (attempt["round"], attempt["attempt"], attempt["state"]) == (2, 1, "open")
@@ -233,14 +228,14 @@ def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(sotto, storag
 def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(sotto, storage, monkeypatch):
     """Calibrated for three rounds, of which one is charged to all, drawn or not."""
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
-    crashed(storage, monkeypatch, 1, *MECHANISMS["secret_cohorts"], *target, *QUICK, after=True)
+    crashed_at(storage, monkeypatch, 1, *MECHANISMS["secret_cohorts"], *target, *QUICK, after=True)
     clients = budget_of(sotto, storage)["clients"]
     assert [(one["releases"], one["rounds_left"]) for one in clients] == [(1, 2)] * 5
 
 
 def test_a_run_that_ends_around_its_collection_is_stated(sotto, storage, monkeypatch):
     """The pool is made after the last round: no round is to come, and what follows is charged."""
-    crashed(storage.gathering(), monkeypatch, 2, OS, *GATHERING, "rounds=1")
+    crashed_at(storage.gathering(), monkeypatch, 2, OS, *GATHERING, "rounds=1")
     document = budget_of(sotto, storage)
     assert document["forecast"]["rounds_to_come"] == 0
     assert (document["rounds_over"], document["attempts"][0]["round"]) == (1, 2)
@@ -254,12 +249,10 @@ def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_com
     first = place.run(OS, *GATHERING, "rounds=1")
     tree = yaml.safe_load((first.folder / "config.yaml").read_text())
     config = parse_config({**tree, "phase_two_of": first.run_id})
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        with monkeypatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, finishing, "write_run_files", 1)
-            execute(simulation, SilentObserver())
+    second = create_run(config, SilentObserver(), place.surroundings)
+    run_id = crashed(monkeypatch, second, finishing, "write_run_files", 1)
     document = budget_of(sotto, storage)
-    assert (document["run_id"], document["finished"]) == (simulation.run_id, False)
+    assert (document["run_id"], document["finished"]) == (run_id, False)
     assert (document["phase_two_of"], document["forecast"]) == (first.run_id, None)
     assert document["epsilon"] == first.summary["final"]["epsilon"]
     # They are the first run's releases, and count once.
@@ -278,7 +271,7 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
 ):
     """One round at z = 4, then one that was left open: two releases, by the formula."""
     first = storage.run(*LIVES, "rounds=1").run_id
-    second = crashed(storage, monkeypatch, 1, *LIVES)
+    second = crashed_at(storage, monkeypatch, 1, *LIVES)
     document = budget_of(sotto, storage, second)
     spent = gaussian_epsilon(4.0, 2)
     assert document["target_epsilon"] is None and document["lifetime_budget"] == 30.0
@@ -328,12 +321,6 @@ NOISED = (
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fed")
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The data holder's command line."""
-    return command_line(monkeypatch, capsys, client_main)
 
 
 def dying(handler: Callable[[bytes], bytes], after: int) -> Callable[[bytes], bytes]:

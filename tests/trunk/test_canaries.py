@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -42,7 +41,6 @@ from tests.trunk._canaries import (
     fix_key,
     halve_central_noise,
     halve_shares,
-    pseudonyms_of,
     shown,
 )
 from tests.trunk._reports import report_on, section, sentences
@@ -50,10 +48,9 @@ from tests.trunk._runs import (
     ONCE,
     OS,
     SMALL,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     opened,
     over,
     slow,
@@ -123,7 +120,7 @@ def test_a_right_run_shows_what_its_noise_lets_it(audited: Finished):
 def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finished):
     query = "SELECT pseudonym, round_number, status, standard_deviation, clipping_norm FROM ledger"
     rows = audited.storage.rows(query)
-    names = pseudonyms_of(audited)
+    names = {name: pseudonym for name, (pseudonym, _) in audited.identities().items()}
     assert sorted(names) == sorted([*NAMES, *[f"client-{i:05d}" for i in range(CLIENTS)]])
     assert sorted(row[:3] for row in rows) == sorted(
         (name, number, "released") for name in names.values() for number in range(1, ROUNDS + 1)
@@ -293,14 +290,11 @@ def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage)
 @pytest.mark.slow
 def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch):
     fix_key(monkeypatch)
-    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        # In the middle of round 2, a canary among those who have answered.
-        crash_at(patch, Client, "_train", CLIENTS + CANARIES + 20, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
+    # In the middle of round 2, a canary among those who have answered.
+    simulation, nth = storage.create(*CENTRAL, AUDIT), CLIENTS + CANARIES + 20
+    run_id = crashed(monkeypatch, simulation, Client, "_train", nth, after=True)
     # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
-    run_id = storage.only_run()
     assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
     resumed = storage.resume(run_id)
     assert shown(resumed) == shown(known)
@@ -309,11 +303,8 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch
 
 def test_nobody_has_the_key_before_the_end_and_another_one_stops_the_run(storage, monkeypatch):
     fix_key(monkeypatch)
-    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        crash_at(patch, Client, "_train", 20, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    run_id = storage.only_run()
+    simulation = storage.create(*CENTRAL, AUDIT)
+    run_id = crashed(monkeypatch, simulation, Client, "_train", 20, after=True)
     file = storage.folder / run_id / KEY_FILE
 
     def tells(needle: bytes) -> list[str]:
@@ -349,9 +340,7 @@ FORGERIES = {
 def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finished, tmp_path: Path):
     """Also where the whole chain was made to fit it."""
     values, said = FORGERIES[forgery]
-    folder = tmp_path / "copy"
-    shutil.copytree(known.storage.folder, folder, symlinks=True)
-    copy = Storage(folder)
+    copy = known.storage.copied(tmp_path / "copy")
 
     def change(connection: Connection) -> None:
         query = "SELECT detail FROM audit WHERE action = ?"

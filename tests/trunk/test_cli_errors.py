@@ -11,8 +11,7 @@ from typing import Final
 
 import pytest
 
-from platform.cli.client_app import main as client_main
-from tests.trunk._runs import NONE, SMALL, Answer, Command, command_line
+from tests.trunk._runs import NONE, SMALL, Answer, Command
 
 CLIENT: Final = """
 name: north
@@ -62,11 +61,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "key").write_text("no key")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def holder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command_line(monkeypatch, capsys, client_main)
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
@@ -193,8 +187,8 @@ def test_a_command_line_of_the_coordinator(sotto, place, arguments, words):
 
 
 @pytest.mark.parametrize(("arguments", "words"), HOLDERS, ids=short)
-def test_a_command_line_of_a_data_holder(holder, place, arguments, words):
-    require_refused(holder, place, arguments, words)
+def test_a_command_line_of_a_data_holder(client, place, arguments, words):
+    require_refused(client, place, arguments, words)
 
 
 UNDER_JSON = (

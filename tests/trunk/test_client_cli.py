@@ -20,22 +20,15 @@ import yaml
 from PIL import Image
 from scipy.optimize import minimize_scalar
 
-from platform.cli.client_app import main
 from platform.parties.identities import STORES, write_enrolment
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint
 from storage import ClientStore, LedgerRow, StorageFull, open_client_store, open_client_stores
-from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, command_line, gaussian_epsilon
+from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, gaussian_epsilon
 from tests.trunk._runs import Storage as Runs
 from tests.trunk.test_cli_errors import require_one_sentence
 
 DELTA = 1e-5
 OTHER = Identity(b"\x06" * 32)
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command of the data holder: `client("check", path)`."""
-    return command_line(monkeypatch, capsys, main)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,44 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from platform.config import parse_config
 from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset, Split
 from platform.data.loaders.own_images import load_holding
-from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk.loaders._refusing import load, paths, refused
+from tests.trunk.loaders._refusing import dealt, draw, load, paths, refused
 
 NAME = "images"
-
-
-def draw(root: Path, count: int, *folders: str) -> Path:
-    """So many images in each folder, no two of which have the same bytes."""
-    for folder in folders:
-        for number in range(count):
-            seed = 1000 * sum(map(ord, folder)) + number
-            write_picture(root / folder / f"{number:02d}.png", 0, seed, size=16)
-    return root
 
 
 def folders_of(split: Split) -> Counter[str]:
     return Counter(path.rpartition("/")[0] for path in paths(split))
 
 
-def task(root: Path, *overrides: str) -> TaskData:
-    tree = {
-        "name": "x",
-        "method": {"name": "coop"},
-        "training": {"local_steps": 1},
-        "task": {"dataset": NAME, "root": str(root), "clients": 2, "shots": None},
-    }
-    return load_task_data(parse_config(tree, ("task.partition.kind=iid", *overrides)))
-
-
 def why_not(root: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        task(root, *overrides)
+        dealt(NAME, root, 2, "iid", *overrides)
     return str(caught.value)
 
 
@@ -60,8 +39,8 @@ def test_the_stumble_train_and_test_folders_are_no_domains(tmp_path: Path):
     data = load(NAME, tmp_path)
     assert folders_of(data.train) == {f"train/{name}": 10 for name in ("cat", "dog", "hen")}
     assert folders_of(data.test) == {f"test/{name}": 11 for name in ("cat", "dog", "hen")}
-    dealt = task(tmp_path)
-    trained = {paths(dealt.dataset.train)[row] for one in dealt.clients for row in one.train}
+    task = dealt(NAME, tmp_path, 2, "iid")
+    trained = {paths(task.dataset.train)[row] for one in task.clients for row in one.train}
     assert len(trained) == 30 and not any(path.startswith("test/") for path in trained)
 
 
