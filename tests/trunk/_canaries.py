@@ -16,6 +16,7 @@ PLAIN = (
     "method={name: promptfl, context_tokens: 2}",
     "cohort.dropout_rate=0",
     "evaluation.local_twins=false",
+    "task.test_per_class=1",
     "privacy.target_epsilon=3.12",
 )
 CENTRAL = (

@@ -45,7 +45,6 @@ def verify(sotto: Command, storage: Storage) -> Answer:
 
 
 EDITS = {
-    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "round 2"),
     "one-row-deleted": (
         "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
         " (SELECT min(pseudonym) FROM ledger)",
@@ -75,6 +74,7 @@ EDITS = {
     "audit-emptied": ("DELETE FROM audit", "run.created"),
 }
 MORE_EDITS = {
+    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "round 2"),
     "rows-aborted": ("UPDATE ledger SET status = 'aborted' WHERE round_number = 2", "is aborted"),
     "fewer-compositions": ("UPDATE ledger SET count = 2 WHERE round_number = 1", "count"),
     "other-client": (
@@ -84,7 +84,6 @@ MORE_EDITS = {
     ),
     "round-deleted": ("DELETE FROM rounds WHERE round_number = 2", "round 2"),
     "attempt-edited": ("UPDATE rounds SET attempt = 2 WHERE round_number = 1", "attempt is 2"),
-    "states-deleted": ("DELETE FROM states", "newest state is none"),
     "newest-state-deleted": ("DELETE FROM states WHERE round_number = 3", "is of round 2"),
     "pool-renumbered": ("UPDATE pool SET generation = 1", "entries of round 1"),
     "config-digest-edited": ("UPDATE runs SET config_digest = '0'", "SHA-256"),
@@ -320,7 +319,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
 
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
-    asked = ("privacy.target_delta=0.3", TWINLESS, *NO_POOL)
+    asked = ("privacy.target_delta=0.3", "rounds=2", TWINLESS, *NO_POOL)
     run_id = crashed_run(monkeypatch, storage.create(*asked), Federation, "_commit", 2)
     document = sotto("report", run_id, "--storage", storage.url, "--json").document
     assert document["finished"] is False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from tests.trunk._runs import (
     RECORDS,
     Command,
     Crash,
+    Finished,
     Storage,
     crashed,
     gaussian_epsilon,
@@ -56,11 +56,6 @@ def shown(sotto: Command, storage: Storage, *arguments: str) -> str:
     answer = sotto("budget", *arguments, "--storage", storage.url)
     assert (answer.code, answer.err) == (0, "")
     return answer.out
-
-
-def noise_of(storage: Storage, run_id: str) -> float:
-    text = (storage.folder / run_id / "effective.yaml").read_text()
-    return float(yaml.safe_load(text)["noise_multiplier"])
 
 
 def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
@@ -149,7 +144,7 @@ def test_every_mechanism_is_stated_as_its_report_states_it(sotto, storage, name)
 @pytest.mark.parametrize("spare", [0, slow(1)])
 def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
     run_id = lost(storage, 2, f"privacy.spare_attempts={spare}", *WHOLE, *QUICK)
-    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    document, z = budget_of(sotto, storage), Finished(storage, run_id, {}).noise_multiplier
     assert (document["status"], document["finished"]) == ("interrupted", False)
     one, two = gaussian_epsilon(z, 1), gaussian_epsilon(z, 2)
     (attempt,) = document["attempts"]
@@ -201,7 +196,7 @@ def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, sto
 
 def test_an_open_attempt_is_spent_and_said_to_be_open(sotto, storage, monkeypatch):
     run_id = crashed_at(storage, monkeypatch, 2, OS, *WHOLE, *QUICK)
-    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    document, z = budget_of(sotto, storage), Finished(storage, run_id, {}).noise_multiplier
     (attempt,) = document["attempts"]
     assert (attempt["round"], attempt["attempt"], attempt["state"]) == (2, 1, "open")
     assert document["spent"] == pytest.approx(gaussian_epsilon(z, 2), rel=1e-6)
@@ -323,26 +318,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fed")
 
 
-def dying(handler: Callable[[bytes], bytes], after: int) -> Callable[[bytes], bytes]:
-    """A holder who answers so many messages, at whose next one the coordinator dies."""
-    calls = iter(range(1_000))
-
-    def handle(message: bytes) -> bytes:
-        if next(calls) == after:
-            raise Crash
-        return handler(message)
-
-    return handle
-
-
 def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto, client, folder):
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     limits = {**OPEN, "delta": 1e-5}
     holders = Holders.written(folder, of={name: {"limits": limits} for name in NAMES})
-    storage, handlers = Storage(folder), holders.handlers()
+    storage, handlers, calls = Storage(folder), holders.handlers(), iter(range(1_000))
+
+    def dying(message: bytes) -> bytes:
+        """The coordinator dies at the fourth message to this holder."""
+        if next(calls) == 3:
+            raise Crash
+        return handlers["west"](message)
+
     with pytest.raises(Crash):
-        reached = within({**handlers, "west": dying(handlers["west"], after=3)})
-        hold(federation(folder, *NOISED, *target), reached)
+        hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
     before = budget_of(sotto, storage)
     assert [one["takes_part"] for one in before["clients"]] == [True] * 4
     # A holder's own ledger has the same number, and nobody's name is told.

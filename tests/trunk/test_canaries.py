@@ -272,7 +272,7 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
 
 def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage):
     measured = "evaluation={local_twins: true, worth_of_sharing: true}"
-    few = ("audit={canaries: 3, directions: 1}", "task.test_per_class=1", "rounds=1")
+    few = ("audit={canaries: 3, directions: 1}", "rounds=1")
     run = storage.run(*CENTRAL, measured, *few)
     for part in ("final", "local"):
         assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS

@@ -50,7 +50,7 @@ from tests.trunk.conftest import MakeStorage
 
 ROUNDS = 2
 COLLECTED = ROUNDS + 1
-SHORT = (*GATHERING, f"rounds={ROUNDS}")
+SHORT = (*GATHERING, f"rounds={ROUNDS}", "task.test_per_class=2")
 PLAIN = (*SHORT, NONE)
 EVERYBODY = "cohort.dropout_rate=0"
 SHARED_OUT = ("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1")
