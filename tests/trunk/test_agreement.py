@@ -114,6 +114,7 @@ def test_edited_database_is_noticed(sotto, own_copy, statement, said):
 
 
 TWINLESS = "evaluation.local_twins=false"
+ONE_ROUND = (*NO_POOL, "rounds=1", TWINLESS, "task.test_per_class=1")
 OF_CLIENTS = {
     "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2 AND", "own ledger"),
     "more-noise": (
@@ -149,7 +150,8 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
     with pytest.MonkeyPatch.context() as patch:
-        return storage, crashed_run(patch, storage.create(OS), Federation, "_commit", 3)
+        simulation = storage.create(OS, TWINLESS, "task.test_per_class=1")
+        return storage, crashed_run(patch, simulation, Federation, "_commit", 3)
 
 
 @pytest.fixture
@@ -348,8 +350,7 @@ def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage
 def two(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
     """Two runs in one database."""
     storage = make_storage("two")
-    asked = (NONE, *NO_POOL, "rounds=1", TWINLESS)
-    return storage, [storage.run(*asked).run_id for _ in range(2)]
+    return storage, [storage.run(NONE, *ONE_ROUND).run_id for _ in range(2)]
 
 
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
@@ -405,7 +406,7 @@ def test_a_stray_folder_of_any_text_is_named(sotto, own_copy):
     assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
 
 
-LIFE = ("rounds=1", "privacy.lifetime_budget=30.0", TWINLESS, *NO_POOL)
+LIFE = ("privacy.lifetime_budget=30.0", *ONE_ROUND)
 
 
 @pytest.fixture(scope="module")

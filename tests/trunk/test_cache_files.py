@@ -39,7 +39,7 @@ class FailingEncoder(CountingEncoder):
 
 
 def dying_writer(folder, at):
-    """Writes rows, and is killed before a file gets its name: the first has rows, then digests."""
+    """Writes rows, then digests, and is killed before the first or the second file has its name."""
     original, calls = Path.replace, []
 
     def replace(self, target):
