@@ -27,7 +27,6 @@ from tests.trunk._runs import (
     SMALL,
     Finished,
     Storage,
-    opened,
     warnings_of,
 )
 from tests.trunk.conftest import MakeStorage
@@ -88,19 +87,6 @@ def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
     # The privacy unit and every warning are said with the numbers.
     assert "unit client" in answer.out
     assert all(f"note: {text}" in answer.out for text in warnings_of(summary))
-
-
-def test_runs_are_listed_newest_first(sotto, storage):
-    made = []
-    for _ in range(2):
-        with opened(storage.create(NONE)) as simulation:
-            made.append(simulation.run_id)
-    listed = sotto("runs", "--storage", storage.url, "--json").document
-    assert [item["run"] for item in listed] == made[::-1]
-    assert {item["status"] for item in listed} == {"running"}
-    document = sotto("report", "latest", "--storage", storage.url, "--json").document
-    assert document["finished"] is False and document["rounds"] == []
-    assert sotto("export", "latest", "--storage", storage.url).code == 2
 
 
 def test_runs_before_the_first_makes_no_database(sotto, tmp_path):

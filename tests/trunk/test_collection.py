@@ -362,6 +362,7 @@ def test_a_pool_of_one_is_never_enough(storage: Storage) -> None:
         assert simulation.run.terms.pool_rules.minimum == 2
 
 
+@pytest.mark.slow
 def test_an_audit_reaches_the_rounds_and_the_collection(storage: Storage) -> None:
     config = storage.config(*GATHERING, *FIXED, "pool.clipping_norm=3.0", "rounds=1")
     plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -59,22 +58,6 @@ def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     assert any(
         paths(load(NAME, tmp_path, split_seed=n).test) != paths(data.test) for n in range(1, 5)
     )
-
-
-def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
-    draw(tmp_path, 6, "cat", "dog")
-    for number in range(6):
-        shutil.copy(tmp_path / f"cat/{number:02d}.png", tmp_path / f"cat/copy {number}.png")
-    sides = set()
-    for seed in range(10):
-        data = load(NAME, tmp_path, split_seed=seed)
-        contents = [
-            {(tmp_path / path).read_bytes() for path in paths(split)}
-            for split in (data.train, data.test)
-        ]
-        assert not contents[0] & contents[1]
-        sides.add(folders_of(data.test)["cat"])
-    assert sides == {2}
 
 
 def test_folders_of_class_folders_may_be_domains_or_clients(tmp_path: Path):
