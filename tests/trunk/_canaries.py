@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from privacy import CentralNoise, DistributedNoise, NoiseSource, SumNoise
-from tests.trunk._runs import Finished, Storage, of_clients
+from tests.trunk._runs import Finished, Storage
 
 CLIENTS, CANARIES, ROUNDS = 5, 32, 3
 PLAIN = (
     "method={name: promptfl, context_tokens: 2}",
     "cohort.dropout_rate=0",
     "evaluation.local_twins=false",
+    "task.test_per_class=1",
     "privacy.target_epsilon=3.12",
 )
 CENTRAL = (
@@ -46,12 +47,6 @@ def shown(run: Finished) -> dict[str, Any]:
     found = dict(run.summary["canaries"])
     del found["pseudonyms"]
     return found
-
-
-def pseudonyms_of(run: Finished) -> dict[str, str]:
-    """Everybody's pseudonym, by name, from the stores."""
-    found = of_clients(run.folder, "SELECT client, pseudonym FROM identity")
-    return {name: rows[0][0] for name, rows in found.items()}
 
 
 def details(storage: Storage, action: str) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import math
+import shutil
 import sqlite3
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -77,6 +78,8 @@ EVERY_RECORD = (*RECORDS, "privacy.sampling_probability=1.0")
 GATHERING = ("method={name: gathering}", "evaluation.local_twins=false")
 """A method whose pool is made once, known at `Storage.gathering` only."""
 ADAPTIVE = ("privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}",)
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+"""A case of a parametrised test that runs with the slow tests only."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,11 @@ class Storage:
     def gathering(self) -> Storage:
         """The same place for runs with the method of `GATHERING`."""
         return replace(self, surroundings=Surroundings(registry=Registry("tests.trunk.gatherers")))
+
+    def copied(self, folder: Path) -> Storage:
+        """A copy in another folder, which a test may damage."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return replace(self, folder=folder)
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """What a query gives, past our own code."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from platform.cli.client_app import main as client_main
 from platform.contract.driving import quick_folder
 from tests._sharing import one_shipped_model
 from tests.trunk._runs import NONE, Command, Finished, Storage, command_line
@@ -75,9 +75,8 @@ def noised_run(make_storage: MakeStorage) -> Finished:
 @pytest.fixture
 def own_copy(noised_run: Finished, tmp_path: Path) -> Finished:
     """A copy of the noised run that a test may damage."""
-    folder = tmp_path / "copy"
-    shutil.copytree(noised_run.storage.folder, folder, symlinks=True)
-    return Finished(Storage(folder), noised_run.run_id, noised_run.summary)
+    copy = noised_run.storage.copied(tmp_path / "copy")
+    return Finished(copy, noised_run.run_id, noised_run.summary)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +89,12 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def sotto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs one command: `sotto("runs", "--json")`."""
     return command_line(monkeypatch, capsys)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command of the data holder: `client("check", path)`."""
+    return command_line(monkeypatch, capsys, client_main)
 
 
 @pytest.fixture(scope="session")

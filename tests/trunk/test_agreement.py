@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +23,21 @@ from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.running import read_summary
 from storage import open_database
-from tests._chains import entry_hash
 from tests.trunk._runs import (
+    NO_POOL,
+    NONE,
     OS,
     Answer,
     Command,
-    Crash,
     Finished,
     Storage,
-    crash_at,
     opened,
+    slow,
     stores_of,
     warnings_of,
 )
-from tests.trunk._tampering import edit_summary, execute
+from tests.trunk._runs import crashed as crashed_run
+from tests.trunk._tampering import edit_summary, execute, execute_and_rehash
 
 
 def verify(sotto: Command, storage: Storage) -> Answer:
@@ -45,7 +45,6 @@ def verify(sotto: Command, storage: Storage) -> Answer:
 
 
 EDITS = {
-    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "round 2"),
     "one-row-deleted": (
         "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
         " (SELECT min(pseudonym) FROM ledger)",
@@ -75,6 +74,7 @@ EDITS = {
     "audit-emptied": ("DELETE FROM audit", "run.created"),
 }
 MORE_EDITS = {
+    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "round 2"),
     "rows-aborted": ("UPDATE ledger SET status = 'aborted' WHERE round_number = 2", "is aborted"),
     "fewer-compositions": ("UPDATE ledger SET count = 2 WHERE round_number = 1", "count"),
     "other-client": (
@@ -84,7 +84,6 @@ MORE_EDITS = {
     ),
     "round-deleted": ("DELETE FROM rounds WHERE round_number = 2", "round 2"),
     "attempt-edited": ("UPDATE rounds SET attempt = 2 WHERE round_number = 1", "attempt is 2"),
-    "states-deleted": ("DELETE FROM states", "newest state is none"),
     "newest-state-deleted": ("DELETE FROM states WHERE round_number = 3", "is of round 2"),
     "pool-renumbered": ("UPDATE pool SET generation = 1", "entries of round 1"),
     "config-digest-edited": ("UPDATE runs SET config_digest = '0'", "SHA-256"),
@@ -100,7 +99,7 @@ MORE_EDITS = {
     ("statement", "said"),
     [
         *(pytest.param(*edit, id=name) for name, edit in EDITS.items()),
-        *(pytest.param(*edit, id=n, marks=pytest.mark.slow) for n, edit in MORE_EDITS.items()),
+        *(slow(*edit, id=name) for name, edit in MORE_EDITS.items()),
     ],
 )
 def test_edited_database_is_noticed(sotto, own_copy, statement, said):
@@ -115,6 +114,7 @@ def test_edited_database_is_noticed(sotto, own_copy, statement, said):
 
 
 TWINLESS = "evaluation.local_twins=false"
+ONE_ROUND = (*NO_POOL, "rounds=1", TWINLESS, "task.test_per_class=1")
 OF_CLIENTS = {
     "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2 AND", "own ledger"),
     "more-noise": (
@@ -149,19 +149,15 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     folder = tmp_path_factory.mktemp("begun")
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        with opened(storage.create(OS)) as simulation:
-            crash_at(patch, Federation, "_commit", 3)
-            run_through(simulation, SilentObserver())
-    return storage, storage.only_run()
+    with pytest.MonkeyPatch.context() as patch:
+        simulation = storage.create(OS, TWINLESS, "task.test_per_class=1")
+        return storage, crashed_run(patch, simulation, Federation, "_commit", 3)
 
 
 @pytest.fixture
 def crashed(begun: tuple[Storage, str], tmp_path: Path) -> tuple[Storage, str]:
     """A copy of it that a test may damage."""
-    folder = tmp_path / "crashed"
-    shutil.copytree(begun[0].folder, folder, symlinks=True)
-    return Storage(folder), begun[1]
+    return begun[0].copied(tmp_path / "crashed"), begun[1]
 
 
 RESUMED = {
@@ -182,11 +178,9 @@ RESUMED = {
 @pytest.mark.parametrize(
     "name",
     [
-        *("attempt-forgotten", "open-rows-aborted"),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("attempt-closed", "other-cohort", "audit-edited")
-        ),
+        "attempt-forgotten",
+        "open-rows-aborted",
+        *map(slow, ("attempt-closed", "other-cohort", "audit-edited")),
     ],
 )
 def test_run_with_edited_records_does_not_go_on(sotto, crashed, name):
@@ -242,17 +236,6 @@ def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(sotto, cr
     assert answer.code == 1 and "own ledger is not" in answer.err
 
 
-def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Storage) -> None:
-    """Clients with a budget for life are the same in every run, and so is what they have spent."""
-    life = ("privacy.lifetime_budget=30.0", "rounds=1", TWINLESS)
-    first = storage.run(*life)
-    execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
-    with opened(storage.create(*life)) as simulation:
-        with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
-            run_through(simulation, SilentObserver())
-    assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
-
-
 @pytest.mark.slow
 def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
     """Its records agree at every moment, also between what clients write and what is committed."""
@@ -302,13 +285,6 @@ def test_edited_summary_is_not_reported(sotto, own_copy, change, said):
     assert sotto("audit", "verify", *chosen, "--storage", own_copy.storage.url).code == 3
 
 
-@pytest.mark.parametrize("data", [b'{"audit_head": 3}', b"\xff\xfe"])
-def test_summary_that_is_none_is_one_sentence(sotto, own_copy, data):
-    """More of these are in `test_spoilt_records.py`."""
-    (own_copy.folder / "summary.json").write_bytes(data)
-    refused(sotto, own_copy, "summary.json")
-
-
 def test_every_file_of_a_finished_run_is_bound(sotto: Command, own_copy: Finished) -> None:
     report = ("report", "latest", "--storage", own_copy.storage.url)
     for name in ("summary.json", "metrics.csv", "metrics.jsonl", "config.yaml", "effective.yaml"):
@@ -329,20 +305,14 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
     path = own_copy.folder / "summary.json"
     summary = json.loads(path.read_text())
     head = summary.pop("audit_head")
-    rows = own_copy.storage.rows("SELECT * FROM audit ORDER BY sequence")
-    run, sequence, actor, action, number, channel, time, text, _ = rows[-1]
-    detail = {**json.loads(text), "summary_sha256": document_digest(summary)}
-    text = json.dumps(detail, sort_keys=True, separators=(",", ":"))
-    digest = entry_hash(
-        rows[-2][-1],
-        **{"sequence": sequence, "run": run, "actor": actor, "action": action, "round": number},
-        **{"channel": channel, "time": time, "detail": text},
+    forged = f"json_set(detail, '$.summary_sha256', '{document_digest(summary)}')"
+    execute_and_rehash(
+        own_copy.storage.file,
+        f"UPDATE audit SET detail = {forged} WHERE action = 'run.finished'",  # noqa: S608
     )
-    change = f"UPDATE audit SET detail = '{text}', hash = '{digest}' WHERE sequence = {sequence}"  # noqa: S608
-    execute(own_copy.storage.file, change)
-    path.write_text(
-        json.dumps({**summary, "audit_head": {**head, "hash": digest}}, indent=2) + "\n"
-    )
+    ((digest,),) = own_copy.storage.rows("SELECT hash FROM audit WHERE action = 'run.finished'")
+    summary["audit_head"] = {**head, "hash": digest}
+    path.write_text(json.dumps(summary, indent=2) + "\n")
     refused(sotto, own_copy, "final.epsilon.server is 0.1")
     # Nor does it stand in a sweep's table.
     with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1"):
@@ -351,12 +321,8 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
 
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
-    asked = ("privacy.target_delta=0.3", TWINLESS)
-    with opened(storage.create(*asked)) as simulation, suppress(Crash):
-        with monkeypatch.context() as patch:
-            crash_at(patch, Federation, "_commit", 2)
-            run_through(simulation, SilentObserver())
-    run_id = storage.only_run()
+    asked = ("privacy.target_delta=0.3", "rounds=2", TWINLESS, *NO_POOL)
+    run_id = crashed_run(monkeypatch, storage.create(*asked), Federation, "_commit", 2)
     document = sotto("report", run_id, "--storage", storage.url, "--json").document
     assert document["finished"] is False
     for text in ("it protects nobody", "above 1/clients"):
@@ -369,11 +335,8 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, 
 
 @pytest.mark.slow
 def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage, monkeypatch):
-    with opened(storage.create("rounds=1", TWINLESS)) as simulation, suppress(Crash):
-        with monkeypatch.context() as patch:
-            crash_at(patch, finishing, "write_run_files", 1, after=True)
-            run_through(simulation, SilentObserver())
-    run_id = storage.only_run()
+    simulation = storage.create("rounds=1", TWINLESS)
+    run_id = crashed_run(monkeypatch, simulation, finishing, "write_run_files", 1, after=True)
     assert (storage.folder / run_id / "summary.json").is_file()
     report = ("report", run_id, "--storage", storage.url, "--json")
     assert sotto(*report).document["finished"] is False
@@ -384,17 +347,10 @@ def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage
 
 
 @pytest.fixture(scope="module")
-def three(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
-    """Three runs in one database."""
-    storage = make_storage("three")
-    asked = ("privacy.mechanism=none", "rounds=1", TWINLESS)
-    return storage, [storage.run(*asked).run_id for _ in range(3)]
-
-
-def copied(storage: Storage, folder: Path) -> Storage:
-    """A copy that a test may damage."""
-    shutil.copytree(storage.folder, folder / "copy", symlinks=True)
-    return Storage(folder / "copy")
+def two(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
+    """Two runs in one database."""
+    storage = make_storage("two")
+    return storage, [storage.run(NONE, *ONE_ROUND).run_id for _ in range(2)]
 
 
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
@@ -407,22 +363,22 @@ def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
         shutil.rmtree(storage.folder / run_id)
 
 
-def test_erased_run_is_noticed_by_the_run_after_it(sotto, three, tmp_path):
-    storage = copied(three[0], tmp_path)
-    erase(storage, three[1][1], folder=True)
+def test_erased_run_is_noticed_by_the_run_after_it(sotto, two, tmp_path):
+    storage = two[0].copied(tmp_path / "copy")
+    erase(storage, two[1][0], folder=True)
     answer = verify(sotto, storage)
-    assert answer.code == 3 and f"run {three[1][1]}" in answer.err and "erased" in answer.err
+    assert answer.code == 3 and f"run {two[1][0]}" in answer.err and "erased" in answer.err
 
 
-def test_erased_newest_run_is_noticed_by_its_folder(sotto, three, tmp_path):
-    storage = copied(three[0], tmp_path)
-    erase(storage, three[1][2], folder=False)
+def test_erased_newest_run_is_noticed_by_its_folder(sotto, two, tmp_path):
+    storage = two[0].copied(tmp_path / "copy")
+    erase(storage, two[1][1], folder=False)
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert answer.code == 3
     of_folder, of_head = answer.document["problems"]
-    assert three[1][2] in of_folder and "summary.json" in of_folder
+    assert two[1][1] in of_folder and "summary.json" in of_folder
     assert "a kept head" in of_head
-    shutil.rmtree(storage.folder / three[1][2])
+    shutil.rmtree(storage.folder / two[1][1])
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert (answer.code, answer.document["problems"]) == (3, [of_head])
     # Nothing here can tell of the newest run once the heads are gone as well, with their key; only
@@ -432,13 +388,13 @@ def test_erased_newest_run_is_noticed_by_its_folder(sotto, three, tmp_path):
     assert verify(sotto, storage).code == 0
 
 
-def test_cut_tail_of_an_older_run_is_noticed(sotto, three, tmp_path):
-    storage = copied(three[0], tmp_path)
-    ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", three[1][0])
-    cut = f"DELETE FROM audit WHERE run_id = '{three[1][0]}' AND sequence = {last}"  # noqa: S608
+def test_cut_tail_of_an_older_run_is_noticed(sotto, two, tmp_path):
+    storage = two[0].copied(tmp_path / "copy")
+    ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", two[1][0])
+    cut = f"DELETE FROM audit WHERE run_id = '{two[1][0]}' AND sequence = {last}"  # noqa: S608
     execute(storage.file, cut)
     answer = verify(sotto, storage)
-    assert answer.code == 3 and f"run {three[1][0]}, which" in answer.err
+    assert answer.code == 3 and f"run {two[1][0]}, which" in answer.err
 
 
 def test_a_stray_folder_of_any_text_is_named(sotto, own_copy):
@@ -450,7 +406,7 @@ def test_a_stray_folder_of_any_text_is_named(sotto, own_copy):
     assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
 
 
-LIFE = ("rounds=1", "privacy.lifetime_budget=30.0", TWINLESS)
+LIFE = ("privacy.lifetime_budget=30.0", *ONE_ROUND)
 
 
 @pytest.fixture(scope="module")
@@ -458,17 +414,15 @@ def lived(make_storage: Callable[[str], Storage]) -> tuple[Storage, Path, str]:
     """Two runs of the same clients, the folder as it was after the first, the second run's id."""
     storage = make_storage("lived")
     storage.run(*LIFE)
-    older = storage.folder.with_name("older")
-    shutil.copytree(storage.folder, older)
-    return storage, older, storage.run(*LIFE).run_id
+    older = storage.copied(storage.folder.with_name("older"))
+    return storage, older.folder, storage.run(*LIFE).run_id
 
 
 @pytest.fixture
 def put_back(lived: tuple[Storage, Path, str], tmp_path: Path) -> tuple[Storage, str]:
     """The older database with its heads, and no trace of the second run but the clients' stores."""
     storage, older, second = lived
-    copy = Storage(tmp_path / "copy")
-    shutil.copytree(storage.folder, copy.folder)
+    copy = storage.copied(tmp_path / "copy")
     shutil.rmtree(copy.folder / second)
     for name in (copy.file.name, "sotto.audit.heads"):
         shutil.copy(older / name, copy.folder / name)
@@ -481,6 +435,18 @@ def test_clients_remember_what_an_older_database_forgot(sotto, put_back):
     assert answer.code == 3 and answer.err.count("\n") == 1
     assert f"have charges of run {second}, " in answer.err
     assert "an older copy" in answer.err
+
+
+def test_what_earlier_runs_spent_counts_only_if_their_records_agree(lived, tmp_path):
+    """Clients with a budget for life are the same in every run, and so is what they have spent."""
+    storage = lived[0].copied(tmp_path / "copy")
+    changed = "UPDATE ledger SET standard_deviation = 99.0 WHERE run_id = "
+    execute(storage.file, f"{changed}'{lived[2]}'")
+    before = storage.rows("SELECT count(*) FROM ledger")
+    with opened(storage.create(*LIFE)) as simulation:
+        with pytest.raises(RunStopped, match=f"{lived[2]}: .*standard_deviation is 99.0"):
+            run_through(simulation, SilentObserver())
+    assert storage.rows("SELECT count(*) FROM ledger") == before
 
 
 def test_stores_that_cannot_be_read_are_named(sotto, put_back):
@@ -496,8 +462,7 @@ def test_stores_that_cannot_be_read_are_named(sotto, put_back):
 @pytest.mark.slow
 def test_another_databases_run_in_the_same_folder_is_no_trace(sotto, lived, tmp_path):
     """Both share the clients; the run's own folder says whose it is."""
-    folder = tmp_path / "copy"
-    shutil.copytree(lived[0].folder, folder)
+    folder = lived[0].copied(tmp_path / "copy").folder
     other = f"sqlite:///{folder / 'other.db'}"
     tree = lived[0].config(*LIFE).model_dump(mode="json")
     config = parse_config({**tree, "storage": {"url": other}})

@@ -79,7 +79,7 @@ def test_charges_are_found_by_client_status_round_and_channel(sotto, noised_run)
 
 def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Finished) -> None:
     """A formula, an escape sequence, markup, and SQL in every free text."""
-    hostile = "=cmd|' /C calc'!A0\x1b[2J<script>'; DROP TABLE audit; --[red]"
+    hostile = "=cmd|' /C calc'!A0\x1b[2J\u202e<script>'; DROP TABLE audit; --[red]"
     with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
         unit.audit.append(
             own_copy.run_id, actor=hostile, action=hostile, channel=hostile, detail={"a": hostile}
@@ -93,6 +93,11 @@ def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Fin
     (entry,) = query(sotto, own_copy, "--actor", hostile)
     assert entry["actor"] == hostile and int(row["sequence"]) == entry["sequence"]
     assert query(sotto, own_copy, "--round", "1")
+    # Nor do those that say what is wrong with the records.
+    for command in (("audit", "verify"), ("report", "latest"), ("budget",), ("runs",)):
+        answer = sotto(*command, "--storage", own_copy.storage.url)
+        assert answer.out or answer.err
+        assert not {"\x1b", "\u202e"} & set(answer.out + answer.err), command
 
 
 def verify(sotto: Command, run: Finished, *arguments: str) -> Answer:

@@ -6,14 +6,12 @@ import json
 import random
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
 
 from methods import MethodError
 from platform.agreement.statements import unfinished_document
@@ -24,8 +22,8 @@ from platform.results.reading import agreed_run
 from privacy import PrivacyError
 from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from storage import StorageError
-from tests.trunk._runs import OS, Command, Finished, Storage
-from tests.trunk._tampering import edit, execute
+from tests.trunk._runs import OS, Finished, Storage
+from tests.trunk._tampering import execute
 
 
 def rows_in_another_order(run: Finished) -> None:
@@ -84,70 +82,12 @@ def test_spoilt_records_are_named_and_left_as_they_are(sotto, own_copy, attack):
     assert everything_in(own_copy.storage.folder) == before
 
 
-@pytest.fixture
-def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
-    """The folder of a run once more, on a disk that nobody can write to."""
-    place = tmp_path / "medium"
-    place.mkdir()
-    command = ["mount", "--bind", "-o", "ro", str(own_copy.storage.folder), str(place)]
-    mounted = shutil.which("mount") and subprocess.run(command, check=False, capture_output=True)
-    if not mounted or mounted.returncode:
-        pytest.skip("nothing may be mounted here, so there is no read-only disk")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
-
-
-@pytest.mark.slow
-def test_on_a_read_only_disk_what_writes_says_so_and_what_reads_goes_on(sotto, own_copy, read_only):
-    place = ("--storage", f"sqlite:///{read_only}/sotto.db")
-    before = everything_in(own_copy.storage.folder)
-    for writing in (("run", "quickstart"), ("audit", "change-key"), ("run", "--resume", "latest")):
-        answer = sotto(*writing, *place)
-        assert answer.code != 0 and str(read_only) in answer.err, writing
-    for reading in (("runs",), ("audit", "query"), ("audit", "verify"), ("budget",)):
-        assert sotto(*reading, *place).code == 0, reading
-    assert everything_in(own_copy.storage.folder) == before
-
-
-INJECTIONS = {
-    "SQL": "x'; DROP TABLE runs; --",
-    "markup": r"<script>alert(1)</script> [x](javascript:alert(1)) | `a` | \input{/etc/passwd} %",
-    "terminal": "\x1b[2J\x1b]0;owned\x07\u202e",
-    "spreadsheet": "=cmd|' /C calc'!A0",
-}
-
-
-def controls(said: str) -> set[str]:
-    """Characters that a terminal acts on, or that turn the reading direction."""
-    return {c for c in said if (ord(c) < 32 and c not in "\n\t") or c in "\x7f\u202e"}
-
-
-def test_what_is_stored_acts_on_no_terminal(sotto: Command, own_copy: Finished) -> None:
-    texts = "".join(INJECTIONS.values())
-    row = {"bad": texts, "json": json.dumps({texts: texts})}
-
-    def write(connection: Connection) -> None:
-        connection.execute(text("UPDATE runs SET name = :bad"), row)
-        told = "actor = :bad, action = :bad, channel = :bad, detail = :json"
-        connection.execute(text(f"UPDATE audit SET {told}"), row)  # noqa: S608
-
-    edit(own_copy.storage.file, write)
-    for command in (
-        *(("runs",), ("runs", "--json"), ("audit", "query"), ("audit", "query", "--format", "csv")),
-        *(("audit", "verify"), ("report", "latest"), ("budget",)),
-    ):
-        answer = sotto(*command, "--storage", own_copy.storage.url)
-        assert answer.code in (0, 1, 3) and "Traceback" not in answer.err
-        assert not controls(answer.out.replace("\r\n", "\n") + answer.err)
-        assert answer.out or answer.err
-
-
 TINY = (
-    *("task.clients=3", "secure_aggregation.threshold=2", "rounds=2", "cohort.dropout_rate=0.0"),
-    *("evaluation.local_twins=false", "task.test_per_class=2", "pool.minimum=2", OS),
+    *("task.clients=3", "secure_aggregation.threshold=2", "rounds=1", "cohort.dropout_rate=0.0"),
+    *("evaluation.local_twins=false", "task.test_per_class=1", "pool.minimum=2", OS),
 )
 OURS = (PlatformError, MethodError, PrivacyError, StorageError)
-FEW, MANY = 10, 2_500
+FEW, MANY = 6, 2_500
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,13 @@ import pytest
 import yaml
 
 from platform.bootstrap import create_run
-from platform.cli.client_app import main as client_main
 from platform.config import parse_config
 from platform.errors import RunStopped
 from platform.experiment import finishing
 from platform.experiment.finishing import execute
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from tests.trunk._federations import NAMES, OPEN, Holders, federation, go_on, hold, within
+from tests.trunk._federations import NAMES, OPEN, Holders, federation, hold, within
 from tests.trunk._runs import (
     ADVERSARIES,
     FIXED,
@@ -32,18 +30,19 @@ from tests.trunk._runs import (
     RECORDS,
     Command,
     Crash,
+    Finished,
     Storage,
-    command_line,
-    crash_at,
+    crashed,
     gaussian_epsilon,
     opened,
+    slow,
     warnings_of,
 )
 from tests.trunk._tampering import execute as execute_past
 from tests.trunk.test_resume import lose, lost
 
 TARGET = 8.0
-QUICK = ("evaluation.local_twins=false",)
+QUICK = (*NO_POOL, "evaluation.local_twins=false", "task.test_per_class=1")
 WHOLE = ("cohort.dropout_rate=0.0",)
 
 
@@ -59,11 +58,6 @@ def shown(sotto: Command, storage: Storage, *arguments: str) -> str:
     return answer.out
 
 
-def noise_of(storage: Storage, run_id: str) -> float:
-    text = (storage.folder / run_id / "effective.yaml").read_text()
-    return float(yaml.safe_load(text)["noise_multiplier"])
-
-
 def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
     """By the formula, one after the other."""
     found = 0
@@ -72,13 +66,10 @@ def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
     return found
 
 
-def crashed(storage, monkeypatch, nth, *overrides, after=False) -> str:
+def crashed_at(storage, monkeypatch, nth, *overrides, after=False) -> str:
     """A run whose process ends at a commit; its id."""
-    with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, Federation, "_commit", nth, after=after)
-        with opened(storage.create(*overrides)) as simulation:
-            execute(simulation, SilentObserver())
-    return simulation.run_id
+    simulation = storage.create(*overrides)
+    return crashed(monkeypatch, simulation, Federation, "_commit", nth, after=after)
 
 
 def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, noised_run):
@@ -120,12 +111,14 @@ def test_without_noise_epsilon_is_infinite_and_never_zero(sotto, plain_run):
 
 
 MECHANISMS = {
-    "dp_sgd": (*RECORDS, *NO_POOL, "secure_aggregation={enabled: false}"),
-    "central_noise": ("privacy.mechanism=central_noise", *NO_POOL, *FIXED),
+    "dp_sgd": (*RECORDS, "secure_aggregation={enabled: false}"),
+    "central_noise": ("privacy.mechanism=central_noise", *FIXED),
     "secret_cohorts": (
-        *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
+        "privacy.mechanism=central_noise",
+        "secure_aggregation={enabled: false}",
         "cohort={sampling: poisson, size: 3, minimum: 1, retries: 0, dropout_rate: 0.0}",
-        *(OS, *NO_POOL, *FIXED),
+        OS,
+        *FIXED,
     ),
 }
 
@@ -136,22 +129,22 @@ def test_every_mechanism_is_stated_as_its_report_states_it(sotto, storage, name)
     run = storage.run(*MECHANISMS[name], *QUICK, "rounds=2")
     document = budget_of(sotto, storage)
     assert document["epsilon"] == run.summary["final"]["epsilon"]
-    for name_ in ("accountant", "unit", "relation"):
-        assert document[name_] == run.summary[name_]
+    for field in ("accountant", "unit", "relation"):
+        assert document[field] == run.summary[field]
     bare = document["epsilon"]["server"] == "inf"
     assert bare == (document["limited_against"] == "peers")
-    for name_ in ADVERSARIES:
-        stated = [one["epsilon"][name_] for one in document["clients"]]
+    for adversary in ADVERSARIES:
+        stated = [one["epsilon"][adversary] for one in document["clients"]]
         worst = "inf" if "inf" in stated else max(stated)
-        assert worst == document["epsilon"][name_]
+        assert worst == document["epsilon"][adversary]
     spent = [one["spent"] for one in document["clients"]]
     assert document["spent"] == max(spent) and "inf" not in spent
 
 
-@pytest.mark.parametrize("spare", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("spare", [0, slow(1)])
 def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
     run_id = lost(storage, 2, f"privacy.spare_attempts={spare}", *WHOLE, *QUICK)
-    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    document, z = budget_of(sotto, storage), Finished(storage, run_id, {}).noise_multiplier
     assert (document["status"], document["finished"]) == ("interrupted", False)
     one, two = gaussian_epsilon(z, 1), gaussian_epsilon(z, 2)
     (attempt,) = document["attempts"]
@@ -178,7 +171,7 @@ def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
 
 
 def test_an_attempt_that_nothing_left_in_is_free(sotto: Command, storage: Storage) -> None:
-    with opened(storage.create(OS, ONCE)) as simulation, pytest.raises(RunStopped):
+    with opened(storage.create(OS, ONCE, *QUICK)) as simulation, pytest.raises(RunStopped):
         execute(lose(simulation, "share", {2}), SilentObserver())
     document = budget_of(sotto, storage)
     (attempt,) = document["attempts"]
@@ -186,15 +179,9 @@ def test_an_attempt_that_nothing_left_in_is_free(sotto: Command, storage: Storag
     assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": 2}
 
 
-@pytest.mark.parametrize(
-    "noise",
-    [
-        pytest.param((NONE,), marks=pytest.mark.slow),
-        ("privacy.mechanism=central_noise", *FIXED, OS),
-    ],
-)
+@pytest.mark.parametrize("noise", [slow((NONE,)), ("privacy.mechanism=central_noise", *FIXED, OS)])
 def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, storage, noise):
-    asked = (*noise, *NO_POOL, *WHOLE, *QUICK, ONCE)
+    asked = (*noise, *WHOLE, *QUICK, ONCE)
     with opened(storage.create(*asked)) as simulation, pytest.raises(RunStopped):
         execute(lose(simulation, "unmask", {2}), SilentObserver())
     document = budget_of(sotto, storage)
@@ -203,11 +190,13 @@ def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, sto
     cost = gaussian_epsilon(4.0, 2) - gaussian_epsilon(4.0, 1)
     assert attempt["cost"] == ("inf" if NONE in noise else pytest.approx(cost, rel=1e-5))
     assert all(one["reserved"]["releases"] == {"lost": 1} for one in document["clients"])
+    # Without a target the forecast has no end.
+    assert (document["forecast"]["rounds_left"], document["left"]) == (None, None)
 
 
 def test_an_open_attempt_is_spent_and_said_to_be_open(sotto, storage, monkeypatch):
-    run_id = crashed(storage, monkeypatch, 2, OS, *WHOLE, *QUICK)
-    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    run_id = crashed_at(storage, monkeypatch, 2, OS, *WHOLE, *QUICK)
+    document, z = budget_of(sotto, storage), Finished(storage, run_id, {}).noise_multiplier
     (attempt,) = document["attempts"]
     assert (attempt["round"], attempt["attempt"], attempt["state"]) == (2, 1, "open")
     assert document["spent"] == pytest.approx(gaussian_epsilon(z, 2), rel=1e-6)
@@ -219,16 +208,9 @@ def test_an_open_attempt_is_spent_and_said_to_be_open(sotto, storage, monkeypatc
     assert report["open_attempt"] == {"round": 2, "attempt": 1}
 
 
-def test_a_run_without_a_target_has_no_end_to_forecast(sotto, storage, monkeypatch):
-    crashed(storage, monkeypatch, 1, OS, *FIXED, *QUICK)
-    document = budget_of(sotto, storage)
-    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": None}
-    assert document["left"] is None
-
-
 @pytest.mark.parametrize("override", [OS, NONE])
 def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(sotto, storage, override):
-    storage.create(override).database.close()
+    storage.create(override, *QUICK).database.close()
     document = budget_of(sotto, storage)
     assert document["clients"] == [] and document["attempts"] == []
     assert document["forecast"] == {"rounds_to_come": 3, "rounds_left": None}
@@ -241,14 +223,14 @@ def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(sotto, storag
 def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(sotto, storage, monkeypatch):
     """Calibrated for three rounds, of which one is charged to all, drawn or not."""
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
-    crashed(storage, monkeypatch, 1, *MECHANISMS["secret_cohorts"], *target, *QUICK, after=True)
+    crashed_at(storage, monkeypatch, 1, *MECHANISMS["secret_cohorts"], *target, *QUICK, after=True)
     clients = budget_of(sotto, storage)["clients"]
     assert [(one["releases"], one["rounds_left"]) for one in clients] == [(1, 2)] * 5
 
 
 def test_a_run_that_ends_around_its_collection_is_stated(sotto, storage, monkeypatch):
     """The pool is made after the last round: no round is to come, and what follows is charged."""
-    crashed(storage.gathering(), monkeypatch, 2, OS, *GATHERING, "rounds=1")
+    crashed_at(storage.gathering(), monkeypatch, 2, OS, *GATHERING, "rounds=1")
     document = budget_of(sotto, storage)
     assert document["forecast"]["rounds_to_come"] == 0
     assert (document["rounds_over"], document["attempts"][0]["round"]) == (1, 2)
@@ -262,12 +244,10 @@ def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_com
     first = place.run(OS, *GATHERING, "rounds=1")
     tree = yaml.safe_load((first.folder / "config.yaml").read_text())
     config = parse_config({**tree, "phase_two_of": first.run_id})
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        with monkeypatch.context() as patch, pytest.raises(Crash):
-            crash_at(patch, finishing, "write_run_files", 1)
-            execute(simulation, SilentObserver())
+    second = create_run(config, SilentObserver(), place.surroundings)
+    run_id = crashed(monkeypatch, second, finishing, "write_run_files", 1)
     document = budget_of(sotto, storage)
-    assert (document["run_id"], document["finished"]) == (simulation.run_id, False)
+    assert (document["run_id"], document["finished"]) == (run_id, False)
     assert (document["phase_two_of"], document["forecast"]) == (first.run_id, None)
     assert document["epsilon"] == first.summary["final"]["epsilon"]
     # They are the first run's releases, and count once.
@@ -286,7 +266,7 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
 ):
     """One round at z = 4, then one that was left open: two releases, by the formula."""
     first = storage.run(*LIVES, "rounds=1").run_id
-    second = crashed(storage, monkeypatch, 1, *LIVES)
+    second = crashed_at(storage, monkeypatch, 1, *LIVES)
     document = budget_of(sotto, storage, second)
     spent = gaussian_epsilon(4.0, 2)
     assert document["target_epsilon"] is None and document["lifetime_budget"] == 30.0
@@ -338,65 +318,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fed")
 
 
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The data holder's command line."""
-    return command_line(monkeypatch, capsys, client_main)
-
-
-def dying(handler: Callable[[bytes], bytes], after: int) -> Callable[[bytes], bytes]:
-    """A holder who answers so many messages, at whose next one the coordinator dies."""
-    calls = iter(range(1_000))
-
-    def handle(message: bytes) -> bytes:
-        if next(calls) == after:
-            raise Crash
-        return handler(message)
-
-    return handle
-
-
-@pytest.mark.slow
-def test_a_federations_clients_see_the_same_numbers_in_their_own_ledgers(sotto, client, folder):
-    """Two runs, one ended and one that a silent client stopped; nobody's name is in the answer."""
-    limits = {**OPEN, "mechanisms": ["upload_noise"], "epsilon_total": 100.0, "delta": 1e-5}
-    holders = Holders.written(folder, of={name: {"limits": limits} for name in NAMES})
-    storage = Storage(folder)
-    config = federation(folder, *NOISED)
-    ended = hold(config, within(holders.handlers()))["run_id"]
-    handlers = holders.handlers()
-    with pytest.raises(Crash):
-        # The roll call and the first stage of round 1 are answered.
-        hold(config, within({**handlers, "west": dying(handlers["west"], after=2)}))
-    stopped = budget_of(sotto, storage)
-    assert stopped["run_id"] != ended and not stopped["finished"]
-    finished = budget_of(sotto, storage, ended)
-    assert finished["spent"] == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-6)
-    assert [one["number"] for one in finished["clients"]] == [1, 2, 3, 4]
-    go_on(stopped["run_id"], storage.url, within(holders.handlers()))
-    resumed = budget_of(sotto, storage)
-    assert resumed["finished"]
-    for name in NAMES:
-        own = client("budget", str(folder / name / "client.yaml"), "--json").document
-        number = sorted(NAMES).index(name) + 1
-        for document in (finished, resumed):
-            (mine,) = [one for one in document["clients"] if one["number"] == number]
-            (run,) = [one for one in own["runs"] if one["run_id"] == document["run_id"]]
-            assert run["epsilon"] == mine["spent"] and run["releases"] == mine["releases"] == 2
-        assert mine["lifetime"]["spent"] == own["total"]["epsilon"]
-        assert mine["lifetime"]["spent"] == pytest.approx(gaussian_epsilon(4.0, 4), rel=1e-6)
-        told = shown(sotto, storage, ended) + shown(sotto, storage)
-        assert re.search(rf"\b{name}\b", told) is None and f"(client {number})" in told
-
-
 def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto, client, folder):
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     limits = {**OPEN, "delta": 1e-5}
     holders = Holders.written(folder, of={name: {"limits": limits} for name in NAMES})
-    storage, handlers = Storage(folder), holders.handlers()
+    storage, handlers, calls = Storage(folder), holders.handlers(), iter(range(1_000))
+
+    def dying(message: bytes) -> bytes:
+        """The coordinator dies at the fourth message to this holder."""
+        if next(calls) == 3:
+            raise Crash
+        return handlers["west"](message)
+
     with pytest.raises(Crash):
-        reached = within({**handlers, "west": dying(handlers["west"], after=3)})
-        hold(federation(folder, *NOISED, *target), reached)
+        hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
     before = budget_of(sotto, storage)
     assert [one["takes_part"] for one in before["clients"]] == [True] * 4
     # A holder's own ledger has the same number, and nobody's name is told.

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,9 @@ from platform.data import cache as cache_module
 from platform.data.cache import cached_rows, find_segments
 from platform.data.preparing import BATCH
 from platform.errors import ConfigError
+from tests._forking import forked
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
+from tests.trunk._runs import slow
 
 
 def stored(cache):
@@ -37,30 +38,27 @@ class FailingEncoder(CountingEncoder):
         return super().encode_images(images)
 
 
-DYING = """
-import os, pathlib, signal, sys
-from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-original, calls = pathlib.Path.replace, []
-def replace(self, target):
-    calls.append(target)
-    if len(calls) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(self, target)
-pathlib.Path.replace = replace
-get(CountingEncoder(), pictures(40), cache_of(pathlib.Path(sys.argv[1])))
-"""
+def dying_writer(folder, at):
+    """Writes rows, then digests, and is killed before the first or the second file has its name."""
+    original, calls = Path.replace, []
+
+    def replace(self, target):
+        calls.append(target)
+        if len(calls) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(self, target)
+
+    Path.replace = replace
+    get(CountingEncoder(), pictures(40), cache_of(folder))
+    return 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("at", [1, 2])
-def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment, at):
-    """Killed before the rows have their name, or before the digests have theirs."""
-    arguments = [sys.executable, "-c", DYING, str(tmp_path), str(at)]
-    child = subprocess.run(arguments, env=child_environment, capture_output=True)
-    assert child.returncode == -signal.SIGKILL
+@pytest.mark.parametrize(("at", "suffixes"), [(1, [".part", ".part"]), (2, [".npy", ".part"])])
+def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, at, suffixes):
+    code, _ = forked(lambda: dying_writer(tmp_path, at))
+    assert code == -signal.SIGKILL
     cache, encoder = cache_of(tmp_path), CountingEncoder()
     left = stored(cache)
-    suffixes = [".part", ".part"] if at == 1 else [".npy", ".part"]
     assert sorted(path.suffix for path in left) == suffixes
     get(encoder, pictures(40), cache)
     assert encoder.seen == [40]
@@ -71,24 +69,6 @@ def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment
     get(encoder, pictures(40), cache)
     assert not set(left) & set(stored(cache))
     assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
-
-
-def test_what_a_killed_writer_left_is_not_read_and_goes_after_a_day(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(40)
-    get(CountingEncoder(), images, cache)
-    (segment,) = segments(cache)
-    # As if it had died before the digests had their name.
-    part = segment.digests_path.rename(segment.digests_path.with_suffix(".digests.part"))
-    again = CountingEncoder()
-    get(again, images, cache)
-    assert again.seen == [40]
-    # They may be another writer's that is at work, until they are a day old.
-    for days in (0, 2):
-        for path in (segment.rows_path, part):
-            assert path.exists()
-            os.utime(path, times=(time.time() - days * 86_400,) * 2)
-        get(CountingEncoder(), images, cache)
-    assert not part.exists() and not segment.rows_path.exists()
 
 
 def cut(path, keep):
@@ -121,12 +101,17 @@ def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, dama
     assert encoder.seen == [40, 40, 40]
 
 
+@pytest.mark.parametrize("count", [12, slow(300)])
+@pytest.mark.parametrize("kind", ["features", slow("pixels")])
 @pytest.mark.parametrize(
-    "count", [12, pytest.param(300, marks=pytest.mark.slow)], ids=["some", "many"]
+    ("which", "is_mapped"),
+    [
+        ("rows_path", True),
+        ("digests_path", False),
+        slow("rows_path", False),
+        slow("digests_path", True),
+    ],
 )
-@pytest.mark.parametrize("kind", ["features", pytest.param("pixels", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("which", ["rows_path", "digests_path"])
-@pytest.mark.parametrize("is_mapped", [False, True])
 def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
     """What does not fit its digest is made anew, once, as if it had never been there."""
     if is_mapped:

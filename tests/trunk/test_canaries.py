@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 import stat
 from contextlib import closing
 from pathlib import Path
@@ -42,7 +41,6 @@ from tests.trunk._canaries import (
     fix_key,
     halve_central_noise,
     halve_shares,
-    pseudonyms_of,
     shown,
 )
 from tests.trunk._reports import report_on, section, sentences
@@ -50,12 +48,12 @@ from tests.trunk._runs import (
     ONCE,
     OS,
     SMALL,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     opened,
     over,
+    slow,
     warnings_of,
 )
 from tests.trunk._tampering import edit, execute_and_rehash
@@ -72,7 +70,7 @@ def known(make_storage: MakeStorage) -> Finished:
 
 @pytest.fixture(
     scope="module",
-    params=["known", *(pytest.param(name, marks=pytest.mark.slow) for name in MECHANISMS)],
+    params=["known", *map(slow, MECHANISMS)],
 )
 def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
     """The known run, and one under each mechanism with noise and coins that nobody chose."""
@@ -122,7 +120,7 @@ def test_a_right_run_shows_what_its_noise_lets_it(audited: Finished):
 def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finished):
     query = "SELECT pseudonym, round_number, status, standard_deviation, clipping_norm FROM ledger"
     rows = audited.storage.rows(query)
-    names = pseudonyms_of(audited)
+    names = {name: pseudonym for name, (pseudonym, _) in audited.identities().items()}
     assert sorted(names) == sorted([*NAMES, *[f"client-{i:05d}" for i in range(CLIENTS)]])
     assert sorted(row[:3] for row in rows) == sorted(
         (name, number, "released") for name in names.values() for number in range(1, ROUNDS + 1)
@@ -206,9 +204,7 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
             assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
 
 
-@pytest.mark.parametrize(
-    "overrides", [CENTRAL, pytest.param(SHARED, marks=pytest.mark.slow)], ids=MECHANISMS
-)
+@pytest.mark.parametrize("overrides", [CENTRAL, slow(SHARED)], ids=MECHANISMS)
 def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
     """One of five clients is silent, five are needed, and 36 vectors are there."""
     needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
@@ -275,32 +271,30 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
 
 
 def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage):
-    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=1", AUDIT)
-    run = storage.run(*CENTRAL, *beside)
+    measured = "evaluation={local_twins: true, worth_of_sharing: true}"
+    few = ("audit={canaries: 3, directions: 1}", "rounds=1")
+    run = storage.run(*CENTRAL, measured, *few)
     for part in ("final", "local"):
         assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
     assert run.summary["silent"]["noised"] is not None
     with opened(run.storage.reopen(run.run_id)) as simulation:
         assert len(simulation.population.clients) == CLIENTS
-        assert len(simulation.run.roll.clients) == CLIENTS + CANARIES
+        assert len(simulation.run.roll.clients) == CLIENTS + 3
     again = reopen_run(
         run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
     )
     with opened(again) as simulation:
-        assert sorted(simulation.population.canaries) == NAMES
+        assert sorted(simulation.population.canaries) == NAMES[:3]
 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch):
     fix_key(monkeypatch)
-    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        # In the middle of round 2, a canary among those who have answered.
-        crash_at(patch, Client, "_train", CLIENTS + CANARIES + 20, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
+    # In the middle of round 2, a canary among those who have answered.
+    simulation, nth = storage.create(*CENTRAL, AUDIT), CLIENTS + CANARIES + 20
+    run_id = crashed(monkeypatch, simulation, Client, "_train", nth, after=True)
     # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
-    run_id = storage.only_run()
     assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
     resumed = storage.resume(run_id)
     assert shown(resumed) == shown(known)
@@ -309,11 +303,8 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch
 
 def test_nobody_has_the_key_before_the_end_and_another_one_stops_the_run(storage, monkeypatch):
     fix_key(monkeypatch)
-    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
-        crash_at(patch, Client, "_train", 60, after=True)
-        with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    run_id = storage.only_run()
+    simulation = storage.create(*CENTRAL, AUDIT)
+    run_id = crashed(monkeypatch, simulation, Client, "_train", 20, after=True)
     file = storage.folder / run_id / KEY_FILE
 
     def tells(needle: bytes) -> list[str]:
@@ -349,9 +340,7 @@ FORGERIES = {
 def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finished, tmp_path: Path):
     """Also where the whole chain was made to fit it."""
     values, said = FORGERIES[forgery]
-    folder = tmp_path / "copy"
-    shutil.copytree(known.storage.folder, folder, symlinks=True)
-    copy = Storage(folder)
+    copy = known.storage.copied(tmp_path / "copy")
 
     def change(connection: Connection) -> None:
         query = "SELECT detail FROM audit WHERE action = ?"

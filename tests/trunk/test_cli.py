@@ -22,11 +22,11 @@ from tests.repository._source import ROOT
 from tests.trunk._runs import (
     ADVERSARIES,
     FIXED,
+    NO_POOL,
     NONE,
     SMALL,
     Finished,
     Storage,
-    opened,
     warnings_of,
 )
 from tests.trunk.conftest import MakeStorage
@@ -59,8 +59,12 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+TWINLESS = "evaluation.local_twins=false"
+CHEAP = ("--set", "rounds=1", "--set", TWINLESS)
+
+
 def test_run_json_is_one_document_with_seed_and_device_as_overrides(sotto, config, storage):
-    options = ("--set", NONE, "--set", "rounds=1", "--seed", "4", "--device", "cpu")
+    options = ("--set", NONE, *CHEAP, "--seed", "4", "--device", "cpu")
     answer = sotto("run", str(config), *options, "--json", "--storage", storage.url)
     assert (answer.code, answer.err) == (0, "")
     summary = answer.document
@@ -71,7 +75,7 @@ def test_run_json_is_one_document_with_seed_and_device_as_overrides(sotto, confi
 
 
 def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
-    answer = sotto("run", str(config), "--set", "rounds=1", "--storage", storage.url)
+    answer = sotto("run", str(config), *CHEAP, "--storage", storage.url)
     assert (answer.code, answer.err) == (0, "")
     run_id = storage.only_run()
     summary = json.loads((storage.folder / run_id / "summary.json").read_text())
@@ -85,34 +89,12 @@ def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
     assert all(f"note: {text}" in answer.out for text in warnings_of(summary))
 
 
-def test_runs_are_listed_newest_first(sotto, storage):
-    made = []
-    for _ in range(2):
-        with opened(storage.create(NONE)) as simulation:
-            made.append(simulation.run_id)
-    listed = sotto("runs", "--storage", storage.url, "--json").document
-    assert [item["run"] for item in listed] == made[::-1]
-    assert {item["status"] for item in listed} == {"running"}
-    document = sotto("report", "latest", "--storage", storage.url, "--json").document
-    assert document["finished"] is False and document["rounds"] == []
-    assert sotto("export", "latest", "--storage", storage.url).code == 2
-
-
 def test_runs_before_the_first_makes_no_database(sotto, tmp_path):
     url = f"sqlite:///{tmp_path}/none/sotto.db"
     assert sotto("runs", "--storage", url, "--json").document == []
     shown = sotto("runs", "--storage", url)
     assert shown.code == 0 and "no run" in shown.out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_report(sotto, noised_run):
-    url = noised_run.storage.url
-    for name in ("latest", noised_run.run_id):
-        assert sotto("report", name, "--storage", url, "--json").document == noised_run.summary
-    shown = sotto("report", "latest", "--storage", url)
-    assert (shown.code, shown.err) == (0, "")
-    assert noised_run.run_id in shown.out and noised_run.head in shown.out.replace("\n", "")
 
 
 @pytest.mark.slow
@@ -190,7 +172,8 @@ def test_names_of_runs_and_configurations_are_completed(noised_run):
 def both(make_storage: MakeStorage) -> tuple[Storage, Finished, Finished]:
     """Two runs of one database, without noise and with it."""
     storage = make_storage("both")
-    return storage, storage.run(NONE, "rounds=1"), storage.run(*FIXED, "rounds=2", "seed=7")
+    plain = storage.run(NONE, *NO_POOL, "rounds=1")
+    return storage, plain, storage.run(*FIXED, *NO_POOL, "rounds=2", "seed=7", TWINLESS)
 
 
 def test_runs_side_by_side(sotto, both):
@@ -216,7 +199,7 @@ def test_runs_side_by_side(sotto, both):
 @pytest.mark.slow
 def test_epsilons_of_two_deltas_are_not_compared(sotto, storage):
     deltas = [f"privacy.target_delta={delta}" for delta in ("1.0e-5", "1.0e-6")]
-    few = ("rounds=1", "evaluation.local_twins=false", *FIXED)
+    few = ("rounds=1", TWINLESS, *FIXED)
     names = [storage.run(*few, delta).run_id for delta in deltas]
     shown = sotto("compare", *names, "--storage", storage.url)
     assert "note: these epsilons cannot be compared: runs differ in delta\n" in shown.out

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from platform.cli.client_app import main as client_main
-from tests.trunk._runs import NONE, SMALL, Answer, Command, command_line
+from tests.trunk._runs import NONE, SMALL, Answer, Command
 
 CLIENT: Final = """
 name: north
@@ -24,12 +23,10 @@ ODD: Final = "a\x1b[31mb"
 VALID = ("valid", "should", "must", "needs", "exactly one", "leave it out", "leave CONFIG", "give ")
 """One of these begins what is valid."""
 FILES: Final[dict[str, bytes]] = {
-    "empty.yaml": b"",
     "binary.yaml": bytes(range(256)),
     "deep.yaml": b"a: " + b"[" * 100_000,
     "bomb.yaml": b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n",
     "python.yaml": b"name: !!python/object/new:os.system [id]\n",
-    "huge.yaml": b"name: " + b"9" * 200_000,
 }
 """Configurations that cannot be read."""
 
@@ -64,11 +61,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "key").write_text("no key")
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-@pytest.fixture
-def holder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command_line(monkeypatch, capsys, client_main)
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
@@ -109,35 +101,17 @@ RUN_VALUES: Final[dict[str, tuple[str, ...]]] = {
     "storage.url=postgresql://localhost/a": ("storage.url", "'postgresql://", "sqlite:///"),
     "storage.url=sqlite:////proc/none/a.db": ("storage.url", "'/proc/none", "valid is"),
     "rounds": ("--set", "'rounds'", "section.key=value"),
-}
-MORE_VALUES: Final[dict[str, tuple[str, ...]]] = {
-    f"name={LONG}": ("name", "xxx", "64"),
-    "task.partition.kind.deep=1": ("task.partition.kind", "{'deep': 1}", "'pathological'"),
-    "method.server_optimizer={name: sgd, rate: 1}": ("rate", "learning_rate"),
-    "storage.url=sqlite:///a.db?mode=ro": ("storage.url", "sqlite:///"),
     "rounds=" + "[" * 1_000_000: ("--set",),
     f"rounds={'9' * 100_000}": ("--set",),
 }
 
 
-def later(cases: Iterable[Any]) -> list[Any]:
-    """Cases of the same kind as others, for slow runs."""
-    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
-
-
-@pytest.mark.parametrize("case", [*RUN_VALUES.items(), *later(MORE_VALUES.items())], ids=short)
-def test_a_value_of_a_run(sotto, place, case):
-    setting, words = case
+@pytest.mark.parametrize(("setting", "words"), RUN_VALUES.items(), ids=short)
+def test_a_value_of_a_run(sotto, place, setting, words):
     require_refused(sotto, place, ("run", "small.yaml", "--set", setting), words)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("binary.yaml", "bomb.yaml", "python.yaml"),
-        *later(["empty.yaml", "deep.yaml", "huge.yaml"]),
-    ],
-)
+@pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_no_configuration(sotto, place, name):
     require_refused(sotto, place, ("run", name), (name,))
 
@@ -190,18 +164,6 @@ MISUSED: Final[tuple[Typed, ...]] = (
     (("schemas", "nothing"), ("NAME", "'nothing'", "client.CONFIG")),
 )
 """For the coordinator."""
-MORE_MISUSED: Final[tuple[Typed, ...]] = (
-    (("run", "small.yaml", "--reference"), ("reference",)),
-    (("sweep", "small.yaml", "--set", "rounds=1,0"), ("rounds", "0")),
-    (("sweep", "small.yaml", "--output", "notes.txt"), ("--output", "notes.txt")),
-    (("runs", "--storage", "sqlite:///words.db"), ("words.db",)),
-    (("export", "x", "--client", "100000"), ("--client", "100000", "99999")),
-    (("audit-privacy", "small.yaml", "--set", "privacy.mechanism=none"), ("privacy.mechanism",)),
-    (("enrolment", "show", "enrolment.json"), ("enrolment.json",)),
-    (("enrolment", "create-for-development", "folder", "--clients", "1"), ("--clients", "1")),
-    (("serve", "--key", "key"), ("--key", "--certificate")),
-    (("charges", "a", "notes.txt"), ("FILE", "notes.txt")),
-)
 HOLDERS: Final[tuple[Typed, ...]] = (
     (("--fly",), ("--fly",)),
     (("nowhere.yaml",), ("CONFIG", "'nowhere.yaml'")),
@@ -219,14 +181,14 @@ HOLDERS: Final[tuple[Typed, ...]] = (
 """For a data holder."""
 
 
-@pytest.mark.parametrize("typed", [*MISUSED, *later(MORE_MISUSED)], ids=short)
-def test_a_command_line_of_the_coordinator(sotto, place, typed):
-    require_refused(sotto, place, *typed)
+@pytest.mark.parametrize(("arguments", "words"), MISUSED, ids=short)
+def test_a_command_line_of_the_coordinator(sotto, place, arguments, words):
+    require_refused(sotto, place, arguments, words)
 
 
 @pytest.mark.parametrize(("arguments", "words"), HOLDERS, ids=short)
-def test_a_command_line_of_a_data_holder(holder, place, arguments, words):
-    require_refused(holder, place, arguments, words)
+def test_a_command_line_of_a_data_holder(client, place, arguments, words):
+    require_refused(client, place, arguments, words)
 
 
 UNDER_JSON = (
@@ -248,13 +210,7 @@ def test_under_json_it_is_one_object(sotto, place, arguments):
     assert plain.err.startswith(f"error: {told['field'] or ''}")
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *(("report", "nobody"), ("run", "--resume", "nobody")),
-        *later([("budget", "nobody"), ("export", "nobody"), ("audit", "query", "--run", "nobody")]),
-    ],
-)
+@pytest.mark.parametrize("command", [("report", "nobody"), ("run", "--resume", "nobody")])
 def test_unknown_run(sotto, noised_run, command, place):
     before = noised_run.storage.file.read_bytes()
     storage = ("--storage", noised_run.storage.url)

@@ -20,22 +20,15 @@ import yaml
 from PIL import Image
 from scipy.optimize import minimize_scalar
 
-from platform.cli.client_app import main
 from platform.parties.identities import STORES, write_enrolment
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint
 from storage import ClientStore, LedgerRow, StorageFull, open_client_store, open_client_stores
-from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, command_line, gaussian_epsilon
+from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, gaussian_epsilon
 from tests.trunk._runs import Storage as Runs
 from tests.trunk.test_cli_errors import require_one_sentence
 
 DELTA = 1e-5
 OTHER = Identity(b"\x06" * 32)
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs one command of the data holder: `client("check", path)`."""
-    return command_line(monkeypatch, capsys, main)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,12 +151,6 @@ def test_all_is_well_and_a_check_leaves_nothing_behind(client, place):
     assert {path: path.stat().st_mtime_ns for path in place.folder.rglob("*")} == before
 
 
-def test_settings_that_are_not_valid_fail_by_name(client, place):
-    place.write(colour="red")
-    said = failed(client("check", str(place.config), "--json"), "configuration")
-    assert said.startswith("colour: ")
-
-
 def test_settings_that_anybody_may_write_are_no_limits(client, place):
     place.config.chmod(0o646)
     said = failed(client("check", str(place.config), "--json"), "configuration")
@@ -217,6 +204,7 @@ def rewritten(**changes: Any) -> Callable[[Place], object]:
 ONE_CLASS = {"root": "images", "classes": ["bees"]}
 FAULTS: dict[str, tuple[Callable[[Place], object], str, str]] = {
     # What is done to a sound place, the point that fails, and what it says.
+    "an unknown key": (rewritten(colour="red"), "configuration", "colour: "),
     "no key of a log": (rewritten(log_key="k"), "configuration", "log_key"),
     "an image that is none": (damage("images/bees/0.png"), "data", "0.png"),
     "two images": (damage("images/bees/0.png", "images/ants/0.png"), "data", "and 1 more"),
@@ -267,10 +255,14 @@ def test_a_socket_that_somebody_serves(client, place, monkeypatch):
     assert checks(client("check", str(place.config), "--json"))["socket"][0]
 
 
-SHARED = ("privacy.lifetime_budget=1000.0",)
 NOISED = (
-    *(*NO_POOL, *SHARED, "privacy.noise_source=os", "evaluation.local_twins=false"),
-    *("rounds=2", "cohort.dropout_rate=0"),
+    *NO_POOL,
+    "privacy.lifetime_budget=1000.0",
+    "privacy.noise_source=os",
+    "evaluation.local_twins=false",
+    "task.test_per_class=1",
+    "rounds=2",
+    "cohort.dropout_rate=0",
 )
 OTHER_NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=8.0")
 
@@ -280,8 +272,9 @@ def ledger(make_storage: Callable[[str], Runs]) -> tuple[LedgerRow, ...]:
     """What one client's own store holds after three runs in this process, two of one mechanism."""
     runs = make_storage("budget")
     runs.run("name=first", *NOISED, *FIXED)
-    runs.run("name=second", *NOISED, *OTHER_NOISE)
-    runs.run("name=third", *NOISED, *OTHER_NOISE, "privacy.mechanism=distributed_noise")
+    runs.run("name=second", *NOISED, *OTHER_NOISE, "rounds=1")
+    shared_out = ("privacy.mechanism=distributed_noise", "rounds=1")
+    runs.run("name=third", *NOISED, *OTHER_NOISE, *shared_out)
     (stores,) = runs.folder.glob(f"clients/*/{STORES}")
     store, *_ = open_client_stores(stores, read_only=True).stores.values()
     return store.rows()
@@ -365,24 +358,18 @@ def test_what_was_aborted_is_free_and_what_is_reserved_counts(client, place, led
     assert run["epsilon"] == pytest.approx(gaussian_epsilon(4.0, len(others)), rel=1e-6)
 
 
-def test_units_that_do_not_compose_have_no_number_and_a_reason(client, place, ledger):
-    record = dataclasses.replace(
-        of_run(ledger, "first")[0], run_id="records", mechanism="dp_sgd", round_number=1
-    )
-    own_store(place, [*of_run(ledger, "second"), record])
+@pytest.mark.parametrize(("mechanism", "why"), [("dp_sgd", "a record"), ("magic", "'magic'")])
+def test_what_does_not_compose_or_is_unknown_has_no_number(client, place, ledger, mechanism, why):
+    """Each run has its own number all the same, but for a mechanism that nobody knows."""
+    odd = dataclasses.replace(of_run(ledger, "first")[0], run_id="odd", mechanism=mechanism)
+    own_store(place, [*of_run(ledger, "second"), odd])
     answer = client("budget", str(place.config), "--json")
     assert answer.code == 0
     total = answer.document["total"]
     assert total["epsilon"] is None and total["left"] is None
-    assert "a record" in total["problem"]
-    assert all(run["epsilon"] is not None for run in answer.document["runs"])
-
-
-def test_a_mechanism_that_nobody_knows_has_no_price(client, place, ledger):
-    strange = [dataclasses.replace(row, mechanism="magic") for row in of_run(ledger, "first")]
-    own_store(place, strange)
-    total = client("budget", str(place.config), "--json").document["total"]
-    assert total["epsilon"] is None and "'magic'" in total["problem"]
+    assert why in total["problem"]
+    unpriced = [run["run_id"] for run in answer.document["runs"] if run["epsilon"] is None]
+    assert unpriced == (["odd"] if mechanism == "magic" else [])
 
 
 def test_without_noise_it_is_infinite_and_nothing_is_left(client, place, ledger):

@@ -13,7 +13,17 @@ from platform.rounds.attempts import draw_cohort, simulated_losses
 from platform.rounds.observing import SilentObserver
 from privacy import DP_SGD, GAUSSIAN, Release, epsilon
 from privacy.training import LocalTrainer
-from tests.trunk._runs import FIXED, NO_POOL, OS, Storage, crashed, gaussian_epsilon, losing, opened
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    OS,
+    Storage,
+    crashed,
+    gaussian_epsilon,
+    losing,
+    opened,
+    slow,
+)
 
 CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED, "secure_aggregation.enabled=false")
 
@@ -27,14 +37,19 @@ def central_release(number: int, probability: float) -> Release:
     return Release(status="reserved", **place, **kind, **noise, **drawn)
 
 
-TWINLESS = "evaluation.local_twins=false"
+FEW = (
+    "cohort.size=2",
+    "cohort.dropout_rate=0",
+    "rounds=1",
+    "evaluation.local_twins=false",
+    "task.test_per_class=1",
+)
 AMPLIFIED = (*CENTRAL, "cohort.minimum=1", "cohort.retries=0")
 POISSON = (*AMPLIFIED, "privacy.relation=add_or_remove_one", "cohort.sampling=poisson")
 
 
 def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> None:
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=2", "seed=5", TWINLESS)
-    run = storage.run(*POISSON, *few)
+    run = storage.run(*POISSON, *FEW, "rounds=2", "seed=5")
     summary, final = run.summary, run.summary["final"]
     assert final["epsilon"]["server"] == "inf"
     sampled = [central_release(n, 0.4) for n in (1, 2)]
@@ -49,13 +64,12 @@ def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> 
 
 def test_a_poisson_cohort_of_any_size_is_summed(storage: Storage) -> None:
     """The sum of one client is released like any other: with next to no noise, it is that sum."""
-    quiet = [*POISSON, "privacy.noise_multiplier=1e-6", "rounds=1", "cohort.dropout_rate=0"]
     names = [f"client-{i}" for i in range(5)]
     for seed in range(100):
-        given = (*quiet, "cohort.size=2", f"seeds.cohort={seed}")
+        given = (*POISSON, *FEW, "privacy.noise_multiplier=1e-6", f"seeds.cohort={seed}")
         if len(draw_cohort(storage.config(*given), names, 1)) == 1:
             break
-    run = storage.run(*given, TWINLESS)
+    run = storage.run(*given)
     with opened(storage.create(*given)) as simulation:
         start = simulation.run.terms.initial_state()
         # The ring holds the sum of everybody, as coins may draw everybody.
@@ -66,11 +80,10 @@ def test_a_poisson_cohort_of_any_size_is_summed(storage: Storage) -> None:
     assert 1e-3 < moved <= 0.5 * (1 + 1e-3), alone
 
 
-@pytest.mark.parametrize("kind", ["poisson", pytest.param("fixed_size", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["poisson", slow("fixed_size")])
 def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(storage, kind):
     sampled = POISSON if kind == "poisson" else AMPLIFIED
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
-    with opened(storage.create(*sampled, *few)) as simulation:
+    with opened(storage.create(*sampled, *FEW)) as simulation:
         assert simulation.run.terms.cohort_kind == kind
         silent = losing(simulation, lambda number, attempt, cohort: frozenset(cohort))
         summary = execute(silent, SilentObserver())
@@ -81,18 +94,11 @@ def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(storage, kind
 
 @pytest.mark.parametrize(
     "given",
-    [
-        pytest.param("secure_aggregation.enabled=true", marks=pytest.mark.slow),
-        pytest.param("cohort.minimum=2", marks=pytest.mark.slow),
-        "cohort.retries=1",
-    ],
+    [slow("secure_aggregation.enabled=true"), slow("cohort.minimum=2"), "cohort.retries=1"],
 )
 def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(storage, given):
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
-    few += ("secure_aggregation.threshold=2",)
-    with opened(storage.create(*AMPLIFIED, *few)) as simulation:
-        assert simulation.run.terms.cohort_kind == "fixed_size"
-    run = storage.run(*AMPLIFIED, *few, given)
+    """Without it the same cohort amplifies, as a test below says."""
+    run = storage.run(*AMPLIFIED, *FEW, "secure_aggregation.threshold=2", given)
     assert run.summary["sampling"] == "none"
     observer = run.summary["final"]["epsilon"]["observer"]
     # The bound after rounding to the grid is a little above C.
@@ -101,9 +107,8 @@ def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(storage, given)
 
 def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(storage, monkeypatch):
     """Which draws are thrown away may depend on them, so one that replaces another is not fair."""
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
-    once = storage.run(*AMPLIFIED, OS, *few)
-    run_id = crashed(monkeypatch, storage.create(*AMPLIFIED, OS, *few), LocalTrainer, "fit", 1)
+    once = storage.run(*AMPLIFIED, OS, *FEW)
+    run_id = crashed(monkeypatch, storage.create(*AMPLIFIED, OS, *FEW), LocalTrainer, "fit", 1)
     drawn = "SELECT pseudonym FROM ledger WHERE run_id = ? AND cohort_drawn ORDER BY 1"
     before = storage.rows(drawn, run_id)
     again = storage.resume(run_id)
@@ -118,12 +123,11 @@ def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(storage, monkeypat
 
 
 def test_fixed_size_amplifies_without_personal_state_only(storage: Storage) -> None:
-    common = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "pool.minimum=2")
     kinds = {}
     for method in (NO_POOL, ("method.name=coop", "method.context_tokens=2"), ()):
         # The pool's method is the configuration's own; an entry shows who was drawn.
         named = [o for o in AMPLIFIED if not o.startswith("method.")]
-        with opened(storage.create(*named, *method, *common)) as simulation:
+        with opened(storage.create(*named, *method, *FEW, "pool.minimum=2")) as simulation:
             kinds[simulation.run.terms.config.method.name] = (
                 simulation.run.terms.cohort_kind,
                 simulation.run.terms.method.has_personal_state,

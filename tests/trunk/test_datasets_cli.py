@@ -12,8 +12,8 @@ from PIL import Image
 
 from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
-from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Answer, Command
+from tests.trunk.loaders._refusing import draw
 from tests.trunk.test_cli_errors import require_one_sentence
 
 TASK = {"dataset": "shapes", "domains": ["real"], "clients": 4, "shots": 4, "test_per_class": 5}
@@ -113,13 +113,6 @@ def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path)
     assert document["counts"] is None and document["expected"] and document["sound"] is False
 
 
-def draw_mine(root: Path, count: int, *folders: str) -> None:
-    for folder in folders:
-        for number in range(count):
-            seed = 1000 * sum(map(ord, folder)) + number
-            write_picture(root / folder / f"{number}.png", 0, seed, size=32)
-
-
 def holder(folder: Path, **data: str) -> HolderSettings:
     """A data holder's settings, as its file says them."""
     tree = {"name": "north", "data": {"root": "images", **data}, "storage": "store"}
@@ -132,8 +125,8 @@ def data_check(settings: HolderSettings) -> Check:
 
 
 def test_a_holder_s_check_says_the_same_of_any_layout(tmp_path: Path):
-    draw_mine(tmp_path / "images", 4, "all")
-    rows = [f"all/{n}.png,n{n % 2},{'test' if n > 2 else 'train'}" for n in range(4)]
+    draw(tmp_path / "images", 4, "all")
+    rows = [f"all/{n:02d}.png,n{n % 2},{'test' if n > 2 else 'train'}" for n in range(4)]
     (tmp_path / "images" / "mine.csv").write_text("\n".join(["path,label,split", *rows]))
     (tmp_path / "words.txt").write_text("n0 dog\nn1 cat\nn2 eel\n")
     found = data_check(holder(tmp_path, class_names="words.txt"))
@@ -142,12 +135,12 @@ def test_a_holder_s_check_says_the_same_of_any_layout(tmp_path: Path):
     (tmp_path / "words.txt").write_text("n0 dog\n")
     found = data_check(holder(tmp_path, class_names="words.txt"))
     assert not found.is_sound and "'n1'" in found.text
-    draw_mine(tmp_path / "other", 2, "cat", "dog")
+    draw(tmp_path / "other", 2, "cat", "dog")
     assert "set aside" in data_check(holder(tmp_path, root="other")).text
 
 
 def test_a_holder_s_images_are_one_holder_s(tmp_path: Path):
-    draw_mine(tmp_path / "images", 2, "a/cat", "b/cat")
+    draw(tmp_path / "images", 2, "a/cat", "b/cat")
     found = data_check(holder(tmp_path))
     assert not found.is_sound and "is a folder in" in found.text
     found = data_check(holder(tmp_path, layout="client_folders"))

@@ -17,7 +17,7 @@ from platform.parties.identities import (
     write_enrolment,
 )
 from privacy.secure_aggregation import Identity, fingerprint, plan
-from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, Storage, warnings_of
+from tests.trunk._runs import FIXED, NO_POOL, Command, Storage, slow, warnings_of
 from tests.trunk.test_cli_errors import require_one_sentence
 
 PUBLIC = Identity(b"\x05" * 32).public.hex()
@@ -34,11 +34,6 @@ def secrets_of(folder: Path) -> list[str]:
     return [path.read_text().strip() for path in folder.glob("*.key")]
 
 
-def require_silent_about(answer: Answer, folder: Path) -> None:
-    for secret in secrets_of(folder):
-        assert secret not in answer.out + answer.err
-
-
 def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "3", "--json")
@@ -51,7 +46,7 @@ def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert known.names[Identity(bytes.fromhex(path.read_text())).public] == name
     assert len(set(secrets_of(folder))) == 3
-    require_silent_about(answer, folder)
+    assert not any(secret in answer.out + answer.err for secret in secrets_of(folder))
 
 
 def test_create_changes_nothing_that_is_there(sotto: Command, tmp_path: Path) -> None:
@@ -68,7 +63,7 @@ def test_create_changes_nothing_that_is_there(sotto: Command, tmp_path: Path) ->
     require_one_sentence(added, "FILE", "cannot be written")
     after = {path: path.read_bytes() for path in folder.iterdir()}
     assert after.items() <= before.items()
-    require_silent_about(answer, folder)
+    assert not any(secret in answer.out + answer.err for secret in secrets_of(folder))
 
 
 def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
@@ -162,7 +157,13 @@ def active(folder: Path) -> tuple[str, ...]:
     return tuple(f"secure_aggregation.{key}={value}" for key, value in section.items())
 
 
-SMALL_RUN = (*NO_POOL, *FIXED, "rounds=1", "evaluation.local_twins=false")
+SMALL_RUN = (
+    *NO_POOL,
+    *FIXED,
+    "rounds=1",
+    "evaluation.local_twins=false",
+    "task.test_per_class=1",
+)
 
 
 @pytest.fixture
@@ -210,10 +211,10 @@ NOT_ITS = "is not enrolled"
     ("how", "words"),
     [
         ("revoked", NOT_ITS),
-        pytest.param("rotated", NOT_ITS, marks=pytest.mark.slow),
-        ("another's", NOT_ITS),
-        pytest.param("no key", "no private key", marks=pytest.mark.slow),
         ("edited", "canonical form"),
+        slow("rotated", NOT_ITS),
+        slow("another's", NOT_ITS),
+        slow("no key", "no private key"),
     ],
 )
 def test_a_client_whose_key_is_not_enrolled_keeps_the_run_from_starting(storage, keys, how, words):

@@ -8,14 +8,36 @@ from typing import Any
 
 import pytest
 
+from platform.config import parse_config
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
 from platform.data.dataset import Dataset, ImageFiles, Split
+from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError, DataError
-from tests.drawn._users import open_to_all, readable_for_nobody
+from tests.drawn._pictures import write_picture
 
 
 def load(name: str, root: Path, **keys: Any) -> Dataset:
     return load_dataset(name, DataRequest(root=root, **keys))
+
+
+def draw(root: Path, count: int, *folders: str) -> Path:
+    """So many images in each folder, no two of which have the same bytes."""
+    for folder in folders:
+        for number in range(count):
+            seed = 1000 * sum(map(ord, folder)) + number
+            write_picture(root / folder / f"{number:02d}.png", 0, seed, size=16)
+    return root
+
+
+def dealt(name: str, root: Path, clients: int, kind: str, *overrides: str) -> TaskData:
+    """All images of a folder, dealt among clients by a partition."""
+    tree = {
+        "name": "x",
+        "method": {"name": "coop"},
+        "training": {"local_steps": 1},
+        "task": {"dataset": name, "root": str(root), "clients": clients, "shots": None},
+    }
+    return load_task_data(parse_config(tree, (f"task.partition.kind={kind}", *overrides)))
 
 
 def paths(split: Split) -> tuple[str, ...]:
@@ -42,19 +64,6 @@ def assert_missing(name: str, root: Path, path: Path) -> None:
     info, text = dataset_info(name), str(caught.value)
     assert text.startswith(f"task.root: {name} needs {str(path)!r}, which is not there; expected")
     assert text.endswith(f"{'; '.join(info.layout)}; {info.source}")
-
-
-def assert_closed(name: str, root: Path, folder: Path) -> None:
-    """A folder that may not be entered is called that, and not missing."""
-    open_to_all(root)
-    folder.chmod(0)
-    try:
-        with readable_for_nobody(root.parent):
-            text = refused(name, root)
-    finally:
-        folder.chmod(0o755)
-    assert "cannot be read (Permission denied)" in text
-    assert "is not there" not in text
 
 
 def refused_in_little_memory(name: str, root: Path, most: int) -> str:

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from platform.config import parse_config
 from platform.config.randomness import key_of
 from platform.data.loaders.own_images import load_holding, only_client
-from platform.data.loading import TaskData, load_task_data
+from platform.data.loading import TaskData
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import NONE, Storage
-from tests.trunk.loaders._refusing import load, paths, refused
+from tests.trunk.loaders._refusing import dealt, load, paths, refused
 
 NAME = "client_folders"
 CLASSES = ("cat", "dog")
@@ -40,14 +39,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def task(root: Path, *overrides: str) -> TaskData:
-    tree = {
-        "name": "x",
-        "method": {"name": "coop"},
-        "training": {"local_steps": 1},
-        "task": {"dataset": NAME, "root": str(root), "clients": 3, "shots": None},
-    }
-    kind = "task.partition.kind=domain"
-    return load_task_data(parse_config(tree, (kind, *overrides)))
+    return dealt(NAME, root, 3, "domain", *overrides)
 
 
 def held(data: TaskData, client: int) -> dict[str, Counter[str]]:
@@ -146,6 +138,7 @@ def test_a_client_s_link_to_another_client(root: Path):
     assert f"99.png' is a link that leaves {str(root / 'c')!r}" in refused(NAME, root)
 
 
+@pytest.mark.slow
 def test_a_whole_run_learns_from_the_folders(root: Path, make_storage: Callable[[str], Storage]):
     run = make_storage("clients-folders").run(
         *("method={name: promptfl, context_tokens: 2}", NONE, "rounds=2", "cohort.dropout_rate=0"),

@@ -16,7 +16,7 @@ from platform.data.dataset import ImageFiles
 from platform.errors import DataError
 from tests.drawn._users import open_to_all, readable_for_nobody
 from tests.drawn.coop import CLASSES, draw_coop, draw_oxford_flowers
-from tests.trunk._runs import NONE, Storage
+from tests.trunk._runs import NONE, Storage, slow
 
 Parts = dict[str, list[list[Any]]]
 FLOWERS = "split_zhou_OxfordFlowers.json"
@@ -57,9 +57,7 @@ def test_rows_are_those_of_the_file(tmp_path: Path) -> None:
 FIRST, *OTHERS = CLASSES
 
 
-@pytest.mark.parametrize(
-    "name", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
-)
+@pytest.mark.parametrize("name", [FIRST, *map(slow, OTHERS)])
 def test_all_classes_of_the_published_set(tmp_path: Path, name: str) -> None:
     draw_coop(tmp_path, name, train=1, val=0, test=1, size=8)
     data = load(tmp_path, name)

@@ -27,7 +27,7 @@ from tests.drawn.domains import (
     draw_vlcs,
     draw_vlcs_parts,
 )
-from tests.trunk._runs import NONE, Storage, warnings_of
+from tests.trunk._runs import NONE, Storage, slow, warnings_of
 from tests.trunk.loaders._refusing import paths
 
 THINGS = ("The_Eiffel_Tower", "bird", "t-shirt", "truck")
@@ -53,9 +53,7 @@ PLAIN: dict[str, tuple[Callable[..., Path], tuple[str, ...], tuple[str, ...]]] =
 }
 
 
-@pytest.mark.parametrize(
-    "name", ["pacs", "vlcs", pytest.param("office_home", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["pacs", "vlcs", slow("office_home")])
 def test_a_fifth_of_each_class_and_domain_is_for_testing(tmp_path: Path, name: str) -> None:
     draw, domains, classes = PLAIN[name]
     draw(tmp_path, per_class=5)
@@ -96,9 +94,7 @@ HELD_OUT = {
 }
 
 
-@pytest.mark.parametrize(
-    "case", ["pacs-lists", pytest.param("office_home-parts", marks=pytest.mark.slow), "vlcs-parts"]
-)
+@pytest.mark.parametrize("case", ["pacs-lists", slow("office_home-parts"), "vlcs-parts"])
 def test_all_images_of_a_held_out_domain_are_for_testing(tmp_path: Path, case: str) -> None:
     draw, domain, train, test = HELD_OUT[case]
     draw(tmp_path)

@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from platform.config import parse_config
 from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset, Split
 from platform.data.loaders.own_images import load_holding
-from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk.loaders._refusing import load, paths, refused
+from tests.trunk.loaders._refusing import dealt, draw, load, paths, refused
 
 NAME = "images"
-
-
-def draw(root: Path, count: int, *folders: str) -> Path:
-    """So many images in each folder, no two of which have the same bytes."""
-    for folder in folders:
-        for number in range(count):
-            seed = 1000 * sum(map(ord, folder)) + number
-            write_picture(root / folder / f"{number:02d}.png", 0, seed, size=16)
-    return root
 
 
 def folders_of(split: Split) -> Counter[str]:
     return Counter(path.rpartition("/")[0] for path in paths(split))
 
 
-def task(root: Path, *overrides: str) -> TaskData:
-    tree = {
-        "name": "x",
-        "method": {"name": "coop"},
-        "training": {"local_steps": 1},
-        "task": {"dataset": NAME, "root": str(root), "clients": 2, "shots": None},
-    }
-    return load_task_data(parse_config(tree, ("task.partition.kind=iid", *overrides)))
-
-
 def why_not(root: Path, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        task(root, *overrides)
+        dealt(NAME, root, 2, "iid", *overrides)
     return str(caught.value)
 
 
@@ -60,8 +38,8 @@ def test_the_stumble_train_and_test_folders_are_no_domains(tmp_path: Path):
     data = load(NAME, tmp_path)
     assert folders_of(data.train) == {f"train/{name}": 10 for name in ("cat", "dog", "hen")}
     assert folders_of(data.test) == {f"test/{name}": 11 for name in ("cat", "dog", "hen")}
-    dealt = task(tmp_path)
-    trained = {paths(dealt.dataset.train)[row] for one in dealt.clients for row in one.train}
+    task = dealt(NAME, tmp_path, 2, "iid")
+    trained = {paths(task.dataset.train)[row] for one in task.clients for row in one.train}
     assert len(trained) == 30 and not any(path.startswith("test/") for path in trained)
 
 
@@ -80,22 +58,6 @@ def test_class_folders_set_a_fifth_of_each_class_aside(tmp_path: Path):
     assert any(
         paths(load(NAME, tmp_path, split_seed=n).test) != paths(data.test) for n in range(1, 5)
     )
-
-
-def test_copies_of_an_image_stay_on_one_side(tmp_path: Path):
-    draw(tmp_path, 6, "cat", "dog")
-    for number in range(6):
-        shutil.copy(tmp_path / f"cat/{number:02d}.png", tmp_path / f"cat/copy {number}.png")
-    sides = set()
-    for seed in range(10):
-        data = load(NAME, tmp_path, split_seed=seed)
-        contents = [
-            {(tmp_path / path).read_bytes() for path in paths(split)}
-            for split in (data.train, data.test)
-        ]
-        assert not contents[0] & contents[1]
-        sides.add(folders_of(data.test)["cat"])
-    assert sides == {2}
 
 
 def test_folders_of_class_folders_may_be_domains_or_clients(tmp_path: Path):

@@ -25,13 +25,7 @@ from tests.drawn.arrays import (
     tiny_ids,
     write_idx,
 )
-from tests.trunk.loaders._refusing import (
-    assert_closed,
-    assert_missing,
-    load,
-    refused,
-    refused_in_little_memory,
-)
+from tests.trunk.loaders._refusing import assert_missing, load, refused, refused_in_little_memory
 
 LAYOUTS = ("binary", "python")
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -48,12 +42,6 @@ def test_a_missing_file(tmp_path: Path):
     ):
         draw(tmp_path)
         assert_missing(name, tmp_path, tmp_path / file)
-
-
-@pytest.mark.parametrize("inner", ["", BINARY])
-def test_a_closed_folder_is_not_missing(tmp_path: Path, inner: str):
-    root = draw_cifar10(tmp_path / "data")
-    assert_closed("cifar10", root, root / inner)
 
 
 def one(label: int, *, at: tuple[int, int, int] = (0, 0, 0), value: int = 255) -> bytes:
