@@ -55,10 +55,12 @@ privacy:
   target_epsilon: 8.0
   noise_source: seeded
 secure_aggregation: {enabled: true, threshold: 3}
-evaluation: {worth_of_sharing: false}
+evaluation: {worth_of_sharing: false, local_twins: false}
 """
 LOST, ROUNDS = 1, 3
 NONE = "privacy.mechanism=none"
+TWINS = "evaluation.local_twins=true"
+"""Half of a small run's time goes to twins, so a test that reads their numbers asks for them."""
 OS = "privacy.noise_source=os"
 ONCE = "cohort.retries=0"
 """Without retries the first aborted attempt stops the run."""

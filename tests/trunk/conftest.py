@@ -11,7 +11,7 @@ import pytest
 from platform.cli.client_app import main as client_main
 from platform.contract.driving import quick_folder
 from tests._sharing import one_shipped_model
-from tests.trunk._runs import NONE, Command, Finished, Storage, command_line
+from tests.trunk._runs import NONE, TWINS, Command, Finished, Storage, command_line
 
 MakeStorage = Callable[[str], Storage]
 
@@ -63,13 +63,13 @@ def stores() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def plain_run(make_storage: MakeStorage) -> Finished:
     """Mechanism `none`; for reading only."""
-    return make_storage("plain").run(NONE)
+    return make_storage("plain").run(NONE, TWINS)
 
 
 @pytest.fixture(scope="session")
 def noised_run(make_storage: MakeStorage) -> Finished:
     """`upload_noise` from a seed, calibrated to epsilon 8; for reading only."""
-    return make_storage("noised").run()
+    return make_storage("noised").run(TWINS)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from methods.clip import adapter
 from platform.data.loading import load_task_data
 from platform.errors import ConfigError
 from tests.trunk._networks import CNN, FASTTEXT, PIXELS, TEXTS
-from tests.trunk._runs import NONE, Finished, Storage, comparable, warnings_of
+from tests.trunk._runs import NONE, TWINS, Finished, Storage, comparable, warnings_of
 from tests.trunk.conftest import MakeStorage
 
 TINY = "task.model={name: sotto-tiny}"
@@ -67,7 +67,7 @@ def test_texts_are_classified_as_they_were_measured(sotto, on_texts, tmp_path):
 
 RUN = (
     "method={name: swad, network: features, feature_width: 8}",
-    *(NONE, "secure_aggregation.enabled=false", "cohort={minimum: 1}"),
+    *(NONE, TWINS, "secure_aggregation.enabled=false", "cohort={minimum: 1}"),
 )
 
 

@@ -15,11 +15,11 @@ from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.rounds.observing import SilentObserver
-from tests.trunk._runs import NO_POOL, NONE, Finished, Storage, opened
+from tests.trunk._runs import NO_POOL, NONE, TWINS, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
 NO_MASKS = "secure_aggregation={enabled: false}"
-SHORT = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", NO_MASKS)
+SHORT = (NONE, TWINS, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", NO_MASKS)
 TO_NOVEL = ("evaluation.protocol=base_to_novel",)
 LEFT_OUT = (
     *("task.domains=[real, clipart, sketch]", "task.partition.kind=domain", "task.clients=2"),

@@ -28,6 +28,7 @@ from tests.trunk._runs import (
     NO_POOL,
     NONE,
     ROUNDS,
+    TWINS,
     Finished,
     Storage,
     opened,
@@ -72,7 +73,7 @@ def test_a_warning_that_an_earlier_version_stored_without_a_code_is_read() -> No
 
 @pytest.mark.parametrize(("method", "mechanism"), [("coop", "upload_noise"), ("zero_shot", "none")])
 def test_method_that_shares_nothing_costs_nothing(storage, method, mechanism):
-    overrides = [f"method.name={method}", "rounds=1", f"privacy.mechanism={mechanism}"]
+    overrides = [TWINS, f"method.name={method}", "rounds=1", f"privacy.mechanism={mechanism}"]
     overrides += ["method.context_tokens=2"] if method == "coop" else []
     run = storage.run(*overrides)
     for document in (*run.summary["rounds"], run.summary["final"]):
