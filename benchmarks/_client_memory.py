@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 

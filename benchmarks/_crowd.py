@@ -23,11 +23,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, Literal
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.joining import host_of
 from platform.config.sections import ModelConfig
 from platform.data.preparing import frozen_model
 from platform.experiment.environment import use_threads
+from platform.experiment.joining import host_of
+from platform.experiment.planning import Surroundings
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings, load_holder
 from platform.wire.codec import peek

@@ -15,9 +15,9 @@ from typing import Any
 
 from _sizes import FEWER, SMALLEST
 
-from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run
 from platform.experiment.simulation import Simulation
 from platform.rounds.observing import SilentObserver
 

@@ -12,7 +12,7 @@ from _scores import OPPONENT, spread
 from matplotlib.figure import Figure
 
 from methods import Registry
-from platform.sweeping.tables import OURS
+from platform.results.sweeping.tables import OURS
 
 OWN = {
     "pathological": "## Pathological: ten clients with two classes each",

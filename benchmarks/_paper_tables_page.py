@@ -12,7 +12,7 @@ from _scores import half_width, spread
 from scipy import stats
 
 from methods import Registry
-from platform.sweeping.tables import OURS
+from platform.results.sweeping.tables import OURS
 
 METHOD = re.compile(r"`(\w+)`")
 

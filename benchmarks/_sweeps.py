@@ -10,8 +10,8 @@ from pathlib import Path
 
 from _sizes import RESULTS, SMALLEST
 
-from platform.sweeping.grid import Grid
-from platform.sweeping.running import Outcome, SweepObserver, only_sweep_in, run_cells
+from platform.results.sweeping.grid import Grid
+from platform.results.sweeping.running import Outcome, SweepObserver, only_sweep_in, run_cells
 
 
 class Lines(SweepObserver):

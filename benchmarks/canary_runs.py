@@ -24,10 +24,10 @@ from unittest import mock
 from _scores import provenance
 from _sizes import FEWER, RESULTS, sized
 
-from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment import finishing
 from platform.experiment.finishing import judge_canaries
+from platform.experiment.planning import Surroundings, create_run
 from platform.experiment.simulation import Simulation
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport

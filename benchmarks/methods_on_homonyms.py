@@ -25,9 +25,9 @@ from _scores import provenance
 from _sizes import FEWER, RESULTS, place, sized
 from _sweeps import percent, sweep, workplace
 
-from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.running import Outcome
-from platform.sweeping.tables import Table, build_tables, latex, record_of
+from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.results.sweeping.running import Outcome
+from platform.results.sweeping.tables import Table, build_tables, latex, record_of
 
 CONFIG = "comparison"
 RATES = place(Path(__file__).with_suffix(".yaml"))

@@ -24,8 +24,8 @@ from _scores import provenance
 from _sizes import FEWER, RESULTS, sized
 from _sweeps import percent, sweep, workplace
 
-from platform.sweeping.grid import Grid, SweepRequest, build_grid
-from platform.sweeping.running import Outcome
+from platform.results.sweeping.grid import Grid, SweepRequest, build_grid
+from platform.results.sweeping.running import Outcome
 
 CONFIG = "model-split"
 GENERAL = ("fedavg", "fedprox", "scaffold", "moon", "fedgen", "fed_syn_moe")

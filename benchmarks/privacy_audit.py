@@ -19,11 +19,11 @@ from _scores import provenance
 from _sizes import RESULTS, sized
 from canary_runs import HEADING
 
-from platform.bootstrap import Surroundings, plan_run
 from platform.cli.trying import draw
 from platform.config import load_config
-from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
-from platform.privacy_auditing.outcome import ChannelAudit
+from platform.experiment.planning import Surroundings, plan_run
+from platform.experiment.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
+from platform.experiment.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
 
 COMMON = ("privacy.noise_source=seeded", "device=cpu")

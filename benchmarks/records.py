@@ -28,9 +28,9 @@ from _sizes import sized
 
 import storage
 from methods import Registry
-from platform.bootstrap import Surroundings, create_run
 from platform.config import parse_config
 from platform.disk import opening
+from platform.experiment.planning import Surroundings, create_run
 from platform.parties import receipt_checks as client_module
 from platform.parties.receipt_checks import Receipts
 from platform.rounds import receipts as courier_module

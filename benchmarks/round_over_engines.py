@@ -36,11 +36,11 @@ from federation import engine
 from PIL import Image
 
 from methods import Registry
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import new_federation, through_hub
-from platform.bootstrap.joining import serve_holder
 from platform.config import RunConfig, parse_config
+from platform.experiment.federating import new_federation, through_hub
 from platform.experiment.finishing import conduct
+from platform.experiment.joining import serve_holder
+from platform.experiment.planning import Surroundings
 from platform.holder.settings import load_holder
 from platform.parties.identities import create_key
 from platform.relay.hub import Told
@@ -165,7 +165,7 @@ def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
     """Hold one federation from the start; return the waits and times of its rounds."""
     # Fork each client from one process that has loaded everything and runs no thread.
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["platform.bootstrap.joining", "torch", "open_clip"])
+    forks.set_forkserver_preload(["platform.experiment.joining", "torch", "open_clip"])
     names = [f"site-{number}" for number in range(1, clients + 1)]
     observer, found = Rounds(), []
     with ExitStack() as stack:

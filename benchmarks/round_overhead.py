@@ -30,8 +30,8 @@ from _scores import provenance
 from _sizes import SMALLEST, sized
 
 from methods import Registry
-from platform.bootstrap import Surroundings, create_run
 from platform.config import parse_config
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 

@@ -20,7 +20,7 @@ from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.data.shapes import CLASSES, DOMAINS
 from platform.experiment.method_building import is_admitted, validate_options
 from platform.mechanisms import BUILT_IN
-from platform.sweeping.tables import OURS
+from platform.results.sweeping.tables import OURS
 
 BESIDE = Path(__file__).resolve().parents[1] / "methods.md"
 HEAD = ("name", "shared", "numbers", "data", "mechanisms", "notes")

@@ -15,7 +15,7 @@ from docs.pages.markdown import merged, table
 from methods import Registry
 from platform.config import PACKAGED_CONFIGS, RunConfig, load_config
 from platform.data.catalogue import dataset_info
-from platform.sweeping.tables import OURS
+from platform.results.sweeping.tables import OURS
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"
 ORDER = ("pfedmoap", "fedpgp", "trip", "pm-moe")

@@ -77,8 +77,8 @@ Pseudonym = Annotated[str, typer.Argument(help="A client's pseudonym, as `restor
 def default(context: typer.Context, version: Version = False) -> None:
     """Run the quickstart if no command is given."""
     if context.invoked_subcommand is None:
-        from platform.bootstrap import Surroundings
         from platform.cli.running import run_command
+        from platform.experiment.planning import Surroundings
 
         run_command(Path("quickstart"), [], Surroundings(), as_json=False)
 
@@ -111,9 +111,9 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a federation from a configuration, resume one, or add a second phase to one."""
-    from platform.bootstrap import Surroundings
     from platform.cli.running import resume_command, run_command, second_phase_command
     from platform.errors import ConfigError
+    from platform.experiment.planning import Surroundings
 
     surroundings = Surroundings.with_methods(methods_, as_published=reference)
     overrides = list(set_ or [])
@@ -312,8 +312,8 @@ def audit_privacy(
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
-    from platform.bootstrap import Surroundings
     from platform.cli.trying import audit_privacy_command
+    from platform.experiment.planning import Surroundings
 
     around = Surroundings.with_methods(methods_)
     audit_privacy_command(config, set_ or (), around, canaries=canaries, plot=plot, as_json=as_json)
@@ -340,8 +340,8 @@ def clipping(
     as_json: Json = False,
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
-    from platform.bootstrap import Surroundings
     from platform.cli.trying import clipping_command
+    from platform.experiment.planning import Surroundings
 
     clipping_command(
         *(config, set_ or (), Surroundings.with_methods(methods_)),
@@ -386,8 +386,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the trained prompts as safetensors, with a model card."""
-    from platform.bootstrap import Surroundings
     from platform.cli.models import export_command
+    from platform.experiment.planning import Surroundings
 
     surroundings = Surroundings.with_methods(methods_)
     export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
@@ -406,8 +406,8 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Classify images, or texts, with what a run trained."""
-    from platform.bootstrap import Surroundings
     from platform.cli.models import predict_command
+    from platform.experiment.planning import Surroundings
 
     surroundings = Surroundings.with_methods(methods_)
     predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)

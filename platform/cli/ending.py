@@ -29,7 +29,7 @@ import typer
 from platform.cli.command_line import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
-    from platform.bootstrap import Surroundings
+    from platform.experiment.planning import Surroundings
 
 FAILED = 1
 """A run could not go on, its records do not agree, or a claim was refuted."""

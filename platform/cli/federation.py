@@ -82,8 +82,8 @@ def remove_command(
     run_id: str, client: str, statement: Path | None, storage: str, *, as_json: bool
 ) -> None:
     """Take a client off a run, and say how much was erased."""
-    from platform.bootstrap import Surroundings
-    from platform.bootstrap.federating import remove_client
+    from platform.experiment.federating import remove_client
+    from platform.experiment.planning import Surroundings
 
     found = resolve_run(run_id, storage)
     gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import ClientView
-from platform.bootstrap import Surroundings, reopen_run
 from platform.cli.output import Whole, answer, fraction, table
 from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
@@ -23,6 +22,7 @@ from platform.experiment.exported_models import (
     exported_accuracy,
     model_card,
 )
+from platform.experiment.planning import Surroundings, reopen_run
 from platform.experiment.simulation import Simulation
 from platform.parties.profile import view_of
 from platform.results.reading import require_summary

@@ -11,8 +11,6 @@ from typing import Any
 
 import typer
 
-from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
-from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
 from platform.cli.ending import ABOVE_CLAIM, FAILED, ended_run, finding, interruptible
 from platform.cli.output import print_json
 from platform.cli.reporting import ScreenObserver, print_summary
@@ -20,7 +18,14 @@ from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
+from platform.experiment.federating import (
+    Reaching,
+    new_federation,
+    reopened_federation,
+    through_hub,
+)
 from platform.experiment.finishing import Conducted, conduct, execute
+from platform.experiment.planning import Surroundings, create_run, reopen_run, stored_config
 from platform.experiment.simulation import Simulation
 from platform.relay.hub import Told
 from platform.results.reading import resolve_run

@@ -17,8 +17,6 @@ from typing import Any
 
 import typer
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.joining import own_model, serve_holder
 from platform.cli.auditing import parse_key
 from platform.cli.ending import AUDIT_BROKEN, CLIENT, Ended, ending_at_once
 from platform.cli.models import print_classes, read_image
@@ -34,6 +32,8 @@ from platform.cli.output import (
 )
 from platform.disk.files import write_bytes
 from platform.errors import ConfigError, listed
+from platform.experiment.joining import own_model, serve_holder
+from platform.experiment.planning import Surroundings
 from platform.holder.settings import load_holder
 from platform.holder.store import Keeping, read_store
 from platform.parties.receipt_checks import (

@@ -17,7 +17,7 @@ from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction,
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
-from platform.sweeping.grid import (
+from platform.results.sweeping.grid import (
     Cell,
     Grid,
     SweepRequest,
@@ -27,9 +27,9 @@ from platform.sweeping.grid import (
     parse_names,
     parse_seeds,
 )
-from platform.sweeping.running import Outcome, only_sweep_in, run_cells
-from platform.sweeping.submitting import cluster_of, database_name, submit_cells
-from platform.sweeping.tables import (
+from platform.results.sweeping.running import Outcome, only_sweep_in, run_cells
+from platform.results.sweeping.submitting import cluster_of, database_name, submit_cells
+from platform.results.sweeping.tables import (
     BEST,
     LAST,
     Table,

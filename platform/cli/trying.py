@@ -14,7 +14,6 @@ import typer
 from rich.progress import TaskID, TextColumn
 
 from methods.interface.subspace import subspace_of
-from platform.bootstrap import Surroundings, create_run, plan_run
 from platform.cli.ending import FAILED, Ended, interruptible
 from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, table
 from platform.cli.reporting import ScreenObserver
@@ -22,6 +21,15 @@ from platform.config import RunConfig, load_config
 from platform.data.loading import RENDERED
 from platform.data.shapes import Stream
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run, plan_run
+from platform.experiment.privacy_auditing.audit import (
+    FAMILY_WISE_ERROR,
+    AuditPlan,
+    audit_games,
+    audit_run,
+    require_claim,
+)
+from platform.experiment.privacy_auditing.outcome import ChannelAudit, Game
 from platform.experiment.rehearsal import (
     QUANTILES,
     Listening,
@@ -30,14 +38,6 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.privacy_auditing.audit import (
-    FAMILY_WISE_ERROR,
-    AuditPlan,
-    audit_games,
-    audit_run,
-    require_claim,
-)
-from platform.privacy_auditing.outcome import ChannelAudit, Game
 from platform.results.charts import ALARM, COLOURS, INK, require_drawable, write_picture
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length

@@ -7,7 +7,7 @@ Every number has an upper bound, far above every known use and low enough that s
 A slip of a zero or of a unit gives an error at once, and costs neither an hour nor all memory.
 
 Checks of one section are types and bounds. `RunConfig` checks sections together.
-`platform.bootstrap` checks the method's own options, which only its module knows.
+`platform.experiment.planning` checks the method's own options, which only its module knows.
 """
 
 from __future__ import annotations

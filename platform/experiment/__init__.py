@@ -1,1 +1,4 @@
-"""A simulation's additions to a federation: all clients at once, measurements, and the report."""
+"""The only place that joins methods, privacy, storage and the run, and what a simulation adds.
+
+It builds, and if necessary refuses, everything before it writes anything.
+"""

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from platform.bootstrap import Surroundings, create_run
 from platform.config import parse_config
 from platform.contract.examples import random_backbone
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.observing import SilentObserver
 from tests._forking import ROOT, UNPLUGGED, in_checkout, run_tests
 from tests.contract._momentum import write_momentum

@@ -10,13 +10,13 @@ import pytest
 from methods import Registry, Task, fedper, pm_moe
 from methods.networks.mixture import GATE
 from methods.pm_moe import OWN
-from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
 from platform.contract.examples import draw_experts
 from platform.errors import ConfigError
 from platform.experiment import method_building
 from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
 from platform.wire.codec import encode_arrays

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from platform.bootstrap.federating import Reaching, through_hub
 from platform.config import RunConfig
 from platform.config.sections import FederationConfig
+from platform.experiment.federating import Reaching, through_hub
 from platform.relay.hub import Hub, Told
 from platform.relay.nvflare.development import nvflare_poc, processes_of
 from platform.wire.transport import Transport

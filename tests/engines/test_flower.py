@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.bootstrap.federating import through_hub
+from platform.experiment.federating import through_hub
 from platform.relay.flower import flower_on_localhost
 from platform.relay.flower.development import DevelopmentRoot, Running, node_key
 from platform.relay.hub import Hub, Told

@@ -13,9 +13,9 @@ import platform
 import privacy
 import storage
 from methods.clip import adapter
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import plan_federation
 from platform.config import load_config
+from platform.experiment.federating import plan_federation
+from platform.experiment.planning import Surroundings
 from tests.faults._federation import SETUPS, write_federation
 
 ENGINES = ("platform.relay.nvflare", "platform.relay.flower")

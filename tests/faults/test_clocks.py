@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from platform.agreement.checking import faults_of
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import new_federation
 from platform.disk.opening import open_existing
+from platform.experiment.federating import new_federation
 from platform.experiment.finishing import conduct
+from platform.experiment.planning import Surroundings
 from platform.relay.hub import Hub
 from platform.relay.links import deliver
 from platform.relay.packets import Request, encode_packet
@@ -24,7 +24,7 @@ from tests.repository._source import module_name, parse, python_files
 from tests.trunk._federations import MASKED, NAMES, Holders, federation, within
 
 WALL = {
-    "platform.bootstrap.planning": "a run's name",
+    "platform.experiment.planning": "a run's name",
     "platform.cli.holder": "a backup's manifest",
     "platform.cli.reporting": "a report's date",
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 from platform.agreement.checking import faults_of
-from platform.bootstrap.federating import Reaching
 from platform.cli import serving
 from platform.cli.running import FederationLines, FederationScreen
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import PlatformError, Unwritable
+from platform.experiment.federating import Reaching
 from platform.wire.transport import InProcessTransport
 from storage import StorageError, open_client_store
 from tests.faults._federation import state_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.joining import serve_holder
 from platform.errors import ConfigError
+from platform.experiment.joining import serve_holder
+from platform.experiment.planning import Surroundings
 from platform.holder.settings import HolderSettings, load_holder
 from tests._forking import ended, exit_code, started
 from tests.faults._federation import NAMES, write_federation

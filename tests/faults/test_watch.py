@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.bootstrap import Surroundings
 from platform.config import load_config
+from platform.experiment.planning import Surroundings
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._invariants import OWN, Watch
 from tests.faults._processes import found_in, rows_of

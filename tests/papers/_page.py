@@ -9,7 +9,7 @@ from functools import cache
 
 from docs.pages.reproduce import page
 from platform.config import Sources
-from platform.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
+from platform.results.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
 from tests.papers._published import PAPERS
 
 PAGE = page(PAPERS.parents[1] / "build" / "docs")

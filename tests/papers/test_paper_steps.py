@@ -17,7 +17,6 @@ import pytest
 
 from methods import ClientView, Method, Registry, Task
 from methods.clip.adapter import Backbone
-from platform.bootstrap import Surroundings, create_run
 from platform.config import RunConfig, load_config
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
@@ -25,6 +24,7 @@ from platform.data.preparing import plain_encoders
 from platform.experiment.dealing import deal_examples
 from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.observing import SilentObserver
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.papers._published import CLASSES, TABLES

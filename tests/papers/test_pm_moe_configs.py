@@ -13,7 +13,7 @@ from methods import Registry, Task
 from platform.config import RunConfig, load_config
 from platform.data.catalogue import dataset_info
 from platform.experiment.method_building import build_method
-from platform.sweeping.grid import Cell
+from platform.results.sweeping.grid import Cell
 from tests.papers._page import commands
 from tests.papers._pm_moe import (
     BASES,

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.observing import SilentObserver
 from tests.papers._pm_moe import TABLES, data_of
 from tests.trunk._runs import opened

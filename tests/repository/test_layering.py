@@ -51,7 +51,7 @@ THIRD_PARTY = {
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.data.own_lists": {"pyarrow"},
-    "platform.sweeping.submitting": {"distributed"},
+    "platform.results.sweeping.submitting": {"distributed"},
     "platform.results.page": {
         "anyio",
         "jinja2",

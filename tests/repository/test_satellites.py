@@ -24,13 +24,13 @@ SATELLITES = (
     "platform/cli/trying.py",
     "platform/data/loaders/domain_folders.py",
     "platform/data/loaders/published.py",
-    "platform/privacy_auditing",
+    "platform/experiment/privacy_auditing",
     "platform/relay/flower",
     "platform/relay/nvflare",
     "platform/results/charts.py",
     "platform/results/page",
     "platform/results/pictures.py",
-    "platform/sweeping",
+    "platform/results/sweeping",
 )
 # The four that the platform is for, what they are made of, and what the core's tests run.
 METHODS = {

@@ -16,11 +16,11 @@ import platform.protection.sums
 import privacy.central
 import privacy.mechanisms
 import privacy.rounding
-from platform.bootstrap import RunPlan
 from platform.config import parse_config
 from platform.config.randomness import stream
-from platform.privacy_auditing.audit import AuditPlan, audit_run
-from platform.privacy_auditing.outcome import ChannelAudit
+from platform.experiment.planning import RunPlan
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
+from platform.experiment.privacy_auditing.outcome import ChannelAudit
 from platform.protection.building import protect_run
 from platform.protection.uploads import LEVELS, Protection
 from platform.wire.layout import flatten

@@ -12,14 +12,18 @@ import numpy as np
 import yaml
 from PIL import Image
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import Reaching, new_federation, reopened_federation, through_hub
-from platform.bootstrap.joining import host_of
-from platform.bootstrap.planning import stored_config
 from platform.config import RunConfig, StorageConfig, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
+from platform.experiment.federating import (
+    Reaching,
+    new_federation,
+    reopened_federation,
+    through_hub,
+)
 from platform.experiment.finishing import conduct
+from platform.experiment.joining import host_of
+from platform.experiment.planning import Surroundings, stored_config
 from platform.holder.settings import load_holder
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver

@@ -26,12 +26,12 @@ from scipy.stats import norm
 from typer.main import get_command
 
 from methods import Registry
-from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli import client_app
 from platform.cli.app import main
 from platform.cli.ending import asks_for_json
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.experiment.simulation import Simulation
 from platform.parties.identities import STORES
 from platform.rounds.observing import Observer, SilentObserver

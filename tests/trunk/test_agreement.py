@@ -13,15 +13,15 @@ import pytest
 
 from platform.agreement import read_records, require_agreement
 from platform.agreement.trail import client_disagreements, read_own_ledgers
-from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.disk.log_files import document_digest
 from platform.errors import RecordsDisagree, RunStopped
 from platform.experiment import finishing
 from platform.experiment.finishing import execute as run_through
+from platform.experiment.planning import create_run
+from platform.results.sweeping.running import read_summary
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.running import read_summary
 from storage import open_database
 from tests.trunk._runs import (
     NO_POOL,

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.errors import RunStopped
 from platform.experiment import finishing
 from platform.experiment.finishing import execute
+from platform.experiment.planning import create_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from tests.trunk._federations import NAMES, OPEN, Holders, federation, hold, within

@@ -14,11 +14,11 @@ import pytest
 from sqlalchemy import Connection
 
 from platform.agreement.checking import faults_of
-from platform.bootstrap import reopen_run
 from platform.cli.running import exit_code_of
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.planning import reopen_run
 from platform.experiment.simulation import KEY_FILE, CanaryMethod
 from platform.parties.client import Client
 from platform.protection.building import protect_run

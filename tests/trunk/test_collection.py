@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.bootstrap import plan_run
 from platform.contract.driving import a_plan
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.experiment.finishing import execute
+from platform.experiment.planning import plan_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
-from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundPlan

@@ -52,7 +52,7 @@ COORDINATOR = ("-m", "platform.coordinator", "run", "small.yaml", "--set", NONE)
 SOTTO = ("-c", "from platform.cli.script import main; main()", "runs")
 CASES = (
     *((CLIENT, module) for module in ("typer", "numpy", "platform.holder.settings")),
-    *((COORDINATOR, module) for module in ("typer", "torch._C", "platform.bootstrap")),
+    *((COORDINATOR, module) for module in ("typer", "torch._C", "platform.experiment.planning")),
     (SOTTO, "typer"),
     ((*CLIENT, "--json"), "pydantic"),
 )

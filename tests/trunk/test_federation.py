@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import offered
-from platform.bootstrap.joining import own_model, own_weights
 from platform.cli.models import read_image
 from platform.config.sections import ModelConfig
 from platform.errors import Declined, ProtocolError, RunStopped, UnknownRun
+from platform.experiment.federating import offered
+from platform.experiment.joining import own_model, own_weights
+from platform.experiment.planning import Surroundings
 from platform.holder.serving import MOST_RUNS, Host
 from platform.holder.settings import load_holder
 from platform.wire import outside_rounds

@@ -128,7 +128,7 @@ def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
 
 
 TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
-DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
+DEALING = ("platform.experiment.planning:load_task_data", 1, False)
 
 
 @pytest.mark.slow

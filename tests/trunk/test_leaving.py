@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from platform.bootstrap import Surroundings
 from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ProtocolError, RunStopped, UnknownRun
+from platform.experiment.planning import Surroundings
 from platform.holder.settings import load_holder, own_account, private_key
 from platform.holder.store import Keeping
 from platform.parties.client import Client

@@ -25,13 +25,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from platform.bootstrap import Surroundings, create_run
-from platform.bootstrap.joining import host_of
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
 from platform.experiment.caveats import privacy_warnings
 from platform.experiment.finishing import execute
+from platform.experiment.joining import host_of
+from platform.experiment.planning import Surroundings, create_run
 from platform.holder.settings import load_holder
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport

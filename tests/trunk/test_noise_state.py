@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import yaml
 
-from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import Sources, parse_config
 from platform.errors import ClientsSilent
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.experiment.simulation import Simulation
 from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client

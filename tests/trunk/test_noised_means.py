@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from methods import TensorSpec
-from platform.bootstrap import Surroundings, plan_run
 from platform.experiment.evaluation import examine, over_clients
+from platform.experiment.planning import Surroundings, plan_run
 from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection

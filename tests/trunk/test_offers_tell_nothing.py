@@ -18,13 +18,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import offered, plan_federation
-from platform.bootstrap.joining import host_of, serve_holder
 from platform.config import parse_config
 from platform.errors import ConfigError
+from platform.experiment.federating import offered, plan_federation
+from platform.experiment.joining import host_of, serve_holder
+from platform.experiment.planning import Surroundings
+from platform.experiment.privacy_auditing.beginnings import audit_offers, hostile_offers
 from platform.holder.settings import HolderSettings, load_holder
-from platform.privacy_auditing.beginnings import audit_offers, hostile_offers
 from platform.wire.codec import Envelope, decode_frame
 from platform.wire.messages import (
     Assignment,

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from methods import BrokenMethod, Registry, UnknownMethod
-from platform.bootstrap import Surroundings
 from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import validate_options
-from platform.sweeping.grid import SweepRequest, build_grid
-from platform.sweeping.running import run_cell
+from platform.experiment.planning import Surroundings
+from platform.results.sweeping.grid import SweepRequest, build_grid
+from platform.results.sweeping.running import run_cell
 from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage, opened
 

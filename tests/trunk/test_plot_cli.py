@@ -16,8 +16,8 @@ from platform.results.charts import BarPicture, LinePicture
 from platform.results.frames import RUN
 from platform.results.pictures import run_pictures
 from platform.results.reading import numbers_of, read_runs
-from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.tables import announce
+from platform.results.sweeping.grid import Cell, Grid
+from platform.results.sweeping.tables import announce
 from tests.trunk._pictures import drawn
 from tests.trunk._runs import Command, Finished, Storage, opened
 from tests.trunk._tampering import execute

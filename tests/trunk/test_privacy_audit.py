@@ -22,11 +22,11 @@ import platform.protection.uploads
 from methods import LocalResult, ParameterGroup
 from methods.pfedmoap import PFedMoAP
 from methods.prompts.prompt import CONTEXT
-from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.cli.trying import draw
 from platform.errors import ConfigError
-from platform.privacy_auditing.audit import AuditPlan, audit_run
-from platform.privacy_auditing.outcome import ChannelAudit, standardise
+from platform.experiment.planning import RunPlan, Surroundings, plan_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
+from platform.experiment.privacy_auditing.outcome import ChannelAudit, standardise
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import UploadLayout
 from privacy import SensitivityViolation

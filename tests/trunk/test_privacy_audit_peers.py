@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import platform.bootstrap.joining
 import platform.data.loading
 import platform.experiment.dealing
+import platform.experiment.joining
 import platform.parties.totality
 import platform.protection.sums
-from platform.bootstrap import RunPlan, plan_run
+from platform.experiment.planning import RunPlan, plan_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, game_of
+from platform.experiment.privacy_auditing.beginnings import FolderAudit, audit_folders
+from platform.experiment.privacy_auditing.hostile_rounds import FailureAudit, PeerAudit, audit_peers
 from platform.parties.client import Client
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, game_of
-from platform.privacy_auditing.beginnings import FolderAudit, audit_folders
-from platform.privacy_auditing.hostile_rounds import FailureAudit, PeerAudit, audit_peers
 from platform.protection.sums import NoisedSum, SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver

@@ -15,13 +15,13 @@ import pytest
 
 from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
-from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, plan_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.parties import totality
 from platform.parties.client import Client
 from platform.parties.profile import as_sent, expectations_of, require_broadcast
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays

@@ -10,10 +10,10 @@ import pytest
 
 from methods import MethodError
 from methods.zero_shot import ZeroShot
-from platform.bootstrap import Surroundings, create_run
 from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
+from platform.experiment.planning import Surroundings, create_run
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, TWINS, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import load_config
+from platform.experiment.planning import RunPlan, Surroundings, plan_run
 from platform.protection.building import protect_run
 from platform.rounds.observing import SilentObserver
 from privacy import Release, ReleaseKey, epsilons

@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from methods import ClientView
-from platform.bootstrap import Surroundings, plan_run
 from platform.cli.trying import rehearse
 from platform.config import RunConfig, Sources, parse_config
 from platform.data.shapes import Rendering, Stream
 from platform.errors import ConfigError
+from platform.experiment.planning import Surroundings, plan_run
 from platform.experiment.rehearsal import (
     Listening,
     RoundOfNorms,

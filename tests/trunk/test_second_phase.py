@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
 from platform.contract.driving import a_plan
 from platform.disk.files import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy, RunStopped, UnknownRun
 from platform.experiment.finishing import execute
+from platform.experiment.planning import create_run
 from platform.parties.client import Client
 from platform.parties.identities import client_names
 from platform.rounds.observing import SilentObserver

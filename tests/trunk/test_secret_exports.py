@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from platform.bootstrap import Surroundings
 from platform.disk.log_files import bytes_digest, document_digest, rows_digest
+from platform.experiment.planning import Surroundings
 from platform.results.report.blocks import Table
 from storage import open_database
 from tests.trunk._pages import OWN, page_of

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from methods import ClientView, LocalResult, TensorSpec
-from platform.bootstrap import Surroundings, plan_run
 from platform.config import RunConfig
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.caveats import best_on_validation
 from platform.experiment.evaluation import examine, over_clients
+from platform.experiment.planning import Surroundings, plan_run
 from platform.parties.client import KINDS, Client
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy

@@ -14,8 +14,8 @@ from platform.agreement.statements import read_summary
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute as run_through
 from platform.experiment.resuming import require_same_classes
+from platform.results.sweeping.running import known_runs, mark_cells_interrupted
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.running import known_runs, mark_cells_interrupted
 from storage import DatabaseDamaged
 from tests.trunk._runs import NO_POOL, NONE, Storage, opened
 from tests.trunk._tampering import execute, execute_and_rehash

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from platform.errors import ConfigError
-from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.submitting import cluster_of, command_of, dask_jobs, submit_cells
+from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.results.sweeping.submitting import cluster_of, command_of, dask_jobs, submit_cells
 from tests.trunk._runs import NONE, SMALL
 from tests.trunk.test_sweep import Told, wait_until
 

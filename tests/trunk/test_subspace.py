@@ -10,7 +10,6 @@ import pytest
 from methods import Task, promptfl
 from methods.interface import subspace
 from methods.interface.subspace import BASIS, ORIGIN, in_subspace, origin_of
-from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.config import parse_config
 from platform.data.dataset import image_digests
 from platform.data.loading import load_task_data, public_rows
@@ -18,9 +17,10 @@ from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.planning import RunPlan, Surroundings, plan_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
 from platform.parties import client, totality
 from platform.parties.profile import expectations_of, require_broadcast
-from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from tests.trunk._audits import NOISE

@@ -18,10 +18,9 @@ from unittest.mock import Mock
 import pytest
 
 from platform.errors import ConfigError, RecordsDisagree
-from platform.rounds.loop import Federation
-from platform.sweeping import running
-from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.running import (
+from platform.results.sweeping import running
+from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.results.sweeping.running import (
     Outcome,
     SweepObserver,
     answer_cell,
@@ -32,6 +31,7 @@ from platform.sweeping.running import (
     run_cell,
     run_cells,
 )
+from platform.rounds.loop import Federation
 from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
 
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")

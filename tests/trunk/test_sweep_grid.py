@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, load_config
 from platform.errors import ConfigError
-from platform.sweeping.grid import (
+from platform.results.sweeping.grid import (
     Grid,
     SweepRequest,
     absolute_storage,

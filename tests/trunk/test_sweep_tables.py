@@ -20,9 +20,9 @@ from platform.config import PACKAGED_CONFIGS, dump_yaml, load_config
 from platform.experiment.caveats import evaluation_document
 from platform.results.numbers import Label, Spread
 from platform.results.pictures import sweep_pictures
-from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
-from platform.sweeping.running import Outcome
-from platform.sweeping.tables import (
+from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.results.sweeping.running import Outcome
+from platform.results.sweeping.tables import (
     LAST,
     Number,
     Table,

@@ -8,7 +8,7 @@ import pytest
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
-from platform.sweeping.grid import identity
+from platform.results.sweeping.grid import identity
 from tests.trunk._networks import PIXELS
 from tests.trunk._runs import NONE, Storage, opened
 

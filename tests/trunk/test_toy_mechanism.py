@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
-from platform.bootstrap import Surroundings, create_run, plan_run, reopen_run
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
+from platform.experiment.planning import Surroundings, create_run, plan_run, reopen_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.client_state import OwnSpending
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.charging import Limits, as_releases, as_row
 from platform.rounds.observing import SilentObserver
 from privacy import (

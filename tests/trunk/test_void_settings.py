@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 
 from methods import Registry
-from platform.bootstrap import plan_run
 from platform.config import load_config
 from platform.config.files import PACKAGED_CONFIGS
 from platform.config.rules import void_settings
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options, void_options
+from platform.experiment.planning import plan_run
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, Storage
 

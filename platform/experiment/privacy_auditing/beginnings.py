@@ -25,18 +25,23 @@ from typing import Any, Final
 import numpy as np
 from PIL import Image
 
-from platform.bootstrap import Surroundings
-from platform.bootstrap.federating import offered, plan_federation
-from platform.bootstrap.joining import host_of
 from platform.config import RunConfig, parse_config
 from platform.config.randomness import stream
 from platform.config.sections import PartitionConfig
 from platform.data.loading import load_task_data
 from platform.data.preparing import frozen_model, plain_encoders
 from platform.experiment.dealing import Records, deal_examples, differing, records_of
+from platform.experiment.federating import offered, plan_federation
+from platform.experiment.joining import host_of
+from platform.experiment.planning import Surroundings
+from platform.experiment.privacy_auditing.hostile_rounds import (
+    FailureGame,
+    Seen,
+    first_message,
+    play,
+)
+from platform.experiment.privacy_auditing.outcome import Game
 from platform.holder.settings import load_holder
-from platform.privacy_auditing.hostile_rounds import FailureGame, Seen, first_message, play
-from platform.privacy_auditing.outcome import Game
 from platform.wire.codec import Envelope
 from platform.wire.outside_rounds import Offer, decode_acceptance, encode_offer
 from platform.wire.transport import Dropout, Handler, answer

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from methods import MethodError
-from platform.bootstrap.federating import LOCAL_FOLDER, build_terms, section_of
-from platform.bootstrap.planning import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
@@ -38,6 +36,8 @@ from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device
 from platform.experiment.exported_models import TrainedModel
+from platform.experiment.federating import LOCAL_FOLDER, build_terms, section_of
+from platform.experiment.planning import Surroundings
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.holder.checking import look_at_images
 from platform.holder.serving import Host, Serving

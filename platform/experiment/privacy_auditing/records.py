@@ -23,18 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, ClientView, Examples
-from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
-from platform.experiment.simulation import trainer_factory
-from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of
-from platform.parties.totality import train
-from platform.privacy_auditing.outcome import (
+from platform.experiment.planning import RunPlan
+from platform.experiment.privacy_auditing.outcome import (
     ChannelAudit,
     Progress,
     Vector,
     problems_of,
     standardise,
 )
+from platform.experiment.simulation import trainer_factory
+from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of
+from platform.parties.totality import train
 from privacy import DpSgd, Release
 from privacy.auditing import (
     RECORD_THRESHOLD,

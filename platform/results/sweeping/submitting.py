@@ -25,8 +25,8 @@ from typing import Any, Final
 from platform.config import StorageConfig, dump_config
 from platform.disk.files import write_text
 from platform.errors import ConfigError
-from platform.sweeping.grid import Cell
-from platform.sweeping.running import Outcome, SweepObserver, known_runs, read_summary
+from platform.results.sweeping.grid import Cell
+from platform.results.sweeping.running import Outcome, SweepObserver, known_runs, read_summary
 
 _ONCE: Final = 'mkdir -- "$0" || exit 75; exec "$@" >"$0/stdout" 2>"$0/stderr" </dev/null'
 _PATIENCE: Final = "30s"

@@ -33,14 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples
-from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.errors import PlatformError
+from platform.experiment.planning import RunPlan
+from platform.experiment.privacy_auditing.outcome import Game, Vector, problems_of
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
 from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
-from platform.privacy_auditing.outcome import Game, Vector, problems_of
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner

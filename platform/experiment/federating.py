@@ -10,13 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from methods import Examples, Method
 from platform.agreement import require_agreement
-from platform.bootstrap.planning import (
-    Surroundings,
-    new_run_id,
-    plan_terms,
-    record_run,
-    stored_config,
-)
 from platform.config import RunConfig, StorageConfig
 from platform.config.rules import void_settings
 from platform.config.run import code_of
@@ -46,6 +39,13 @@ from platform.experiment.method_building import (
     task_of,
     validate_options,
     void_options,
+)
+from platform.experiment.planning import (
+    Surroundings,
+    new_run_id,
+    plan_terms,
+    record_run,
+    stored_config,
 )
 from platform.experiment.resuming import (
     require_known_clients,

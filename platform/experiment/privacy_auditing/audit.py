@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from platform.bootstrap import RunPlan, Surroundings
 from platform.config import RunConfig
 from platform.errors import ConfigError
-from platform.experiment.simulation import randomness
-from platform.parties.profile import ClientProfile, RunNames, Safeguards
-from platform.privacy_auditing.beginnings import audit_folders, audit_holders
-from platform.privacy_auditing.hostile_rounds import (
+from platform.experiment.planning import RunPlan, Surroundings
+from platform.experiment.privacy_auditing.beginnings import audit_folders, audit_holders
+from platform.experiment.privacy_auditing.hostile_rounds import (
     FailureAudit,
     FailureGame,
     audit_failures,
     audit_peers,
 )
-from platform.privacy_auditing.outcome import ChannelAudit, Game, Progress
-from platform.privacy_auditing.records import RecordGame, audit_training
-from platform.privacy_auditing.uploads import UploadGame, audit_upload
+from platform.experiment.privacy_auditing.outcome import ChannelAudit, Game, Progress
+from platform.experiment.privacy_auditing.records import RecordGame, audit_training
+from platform.experiment.privacy_auditing.uploads import UploadGame, audit_upload
+from platform.experiment.simulation import randomness
+from platform.parties.profile import ClientProfile, RunNames, Safeguards
 from privacy import Channel, ReleaseKey
 
 FAMILY_WISE_ERROR = 1e-6

@@ -27,7 +27,6 @@ from typing import Any, Final, Protocol
 
 from methods import MethodError
 from platform.agreement import require_agreement
-from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
 from platform.config.run import code_of, identity
 from platform.disk.files import open_lock, wait_until_free
@@ -42,9 +41,10 @@ from platform.disk.opening import (
 from platform.errors import ConfigError, PlatformError, RecordsDisagree
 from platform.experiment.finishing import execute
 from platform.experiment.method_building import origin_document
+from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.results.reading import KnownRun, runs_by_cell
+from platform.results.sweeping.grid import Cell
 from platform.rounds.observing import SilentObserver
-from platform.sweeping.grid import Cell
 from privacy import PrivacyError
 from storage import StorageError
 from storage.files import make_folder

@@ -38,9 +38,9 @@ from platform.results.numbers import (
 )
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.sweeping.grid import Cell, Grid
+from platform.results.sweeping.running import Outcome
 from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
-from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.running import Outcome
 
 LAST: Final = "last"
 BEST: Final = "best_on_validation"

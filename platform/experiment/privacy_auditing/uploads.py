@@ -25,17 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, LocalResult, TensorSpec
-from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
-from platform.parties.identities import client_names
-from platform.parties.profile import ClientProfile, noise_of
-from platform.privacy_auditing.outcome import (
+from platform.experiment.planning import RunPlan
+from platform.experiment.privacy_auditing.outcome import (
     ChannelAudit,
     Progress,
     Vector,
     problems_of,
     standardise,
 )
+from platform.parties.identities import client_names
+from platform.parties.profile import ClientProfile, noise_of
 from platform.protection.sums import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.attempts import coordinator_noise
