@@ -18,6 +18,7 @@ from tests.trunk._runs import (
     NONE,
     OS,
     SMALL,
+    TWINS,
     Finished,
     Storage,
     comparable,
@@ -68,7 +69,8 @@ def end(storage: Storage, tmp_path: Path) -> End:
     config.write_text(SMALL)
 
     def run(plan: Plan, override: str = NONE, *more: str) -> tuple[int, str]:
-        return die(plan, "run", str(config), "--set", override, "--storage", storage.url, *more)
+        changes = ("--set", override, "--set", TWINS)
+        return die(plan, "run", str(config), *changes, "--storage", storage.url, *more)
 
     return run
 
