@@ -321,7 +321,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
 
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
-    asked = ("privacy.target_delta=0.3", "rounds=2", TWINLESS, *NO_POOL)
+    asked = ("privacy.target_delta=0.3", TWINLESS, *NO_POOL)
     run_id = crashed_run(monkeypatch, storage.create(*asked), Federation, "_commit", 2)
     document = sotto("report", run_id, "--storage", storage.url, "--json").document
     assert document["finished"] is False

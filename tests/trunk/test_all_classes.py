@@ -15,7 +15,7 @@ from platform.data.loading import TaskData, load_task_data
 from platform.experiment.evaluation import measured
 from platform.parties.scoring import LOCAL, OWN, CommonScores, EvaluationSet, MeasuredSets
 from platform.wire.codec import decode_arrays
-from tests.trunk._runs import NONE, Finished, opened
+from tests.trunk._runs import NONE, TWINS, Finished, opened
 from tests.trunk.conftest import MakeStorage
 
 ALL = "evaluation.protocol=all_classes"
@@ -103,7 +103,7 @@ def test_two_senses_and_a_client_without_images_by_hand():
 def both(make_storage: MakeStorage) -> tuple[Finished, Finished]:
     """All clients measured, and two of them."""
     storage = make_storage("all-classes")
-    run = (*SENSED, *PERSONAL, "task.test_per_class=2")
+    run = (*SENSED, *PERSONAL, TWINS, "task.test_per_class=2")
     return storage.run(*run), storage.run(*run, "evaluation.measured_clients=2")
 
 

@@ -29,13 +29,21 @@ def open_umask():
 def test_files_and_the_folders_above_are_their_owners(tmp_path, open_umask):
     tmp_path.chmod(0o755)
     write_text(tmp_path / "a" / "b" / "summary.json", "{}")
-    (tmp_path / "a" / "new").write_text("before, and for all to read")
     with open_lock(tmp_path / "a" / "run.lock"), written(tmp_path / "a" / "new") as file:
         file.write(b"x")
     assert mode(tmp_path) == 0o755
     assert [mode(path) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
     for name in ("b/summary.json", "run.lock", "new"):
         assert mode(tmp_path / "a" / name) == 0o600
+
+
+def test_a_file_that_others_could_read_is_so_no_more(tmp_path, open_umask):
+    path = tmp_path / "summary.json"
+    path.write_text("before")
+    path.chmod(0o644)
+    write_text(path, "after ü")
+    assert path.read_bytes() == "after ü".encode()
+    assert mode(path) == 0o600
 
 
 def test_what_cannot_be_finished_leaves_what_was_there(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from methods import ClientView
 from platform.config.randomness import stream
 from platform.experiment.comparisons import measure_newcomers
 from platform.parties.scoring import EvaluationSet, accuracy
-from tests.trunk._runs import FIXED, NONE, Finished, opened
+from tests.trunk._runs import FIXED, NONE, TWINS, Finished, opened
 from tests.trunk.conftest import MakeStorage
 
 NEW = ("task.new_clients=2", "task.partition.kind=dirichlet", "task.shots=14")
@@ -29,7 +29,7 @@ def tuned(make_storage: MakeStorage) -> Finished:
     large = ("method.finetune_learning_rate=1.0", "method.finetune_steps=4")
     # On a style that the model has not seen: on others everything is right before.
     unseen = "task.domains=[infograph]"
-    return make_storage("tuned").run(NONE, *method, *large, *NEW, unseen, "rounds=1")
+    return make_storage("tuned").run(NONE, TWINS, *method, *large, *NEW, unseen, "rounds=1")
 
 
 def test_new_clients_are_in_no_ledger_cohort_or_store(tuned):

@@ -20,6 +20,7 @@ from privacy.training import LocalTrainer
 from tests.trunk._runs import (
     NONE,
     RECORDS,
+    TWINS,
     Crash,
     Finished,
     Storage,
@@ -64,7 +65,7 @@ def watched(make_storage: MakeStorage) -> tuple[Finished, list[float], list[tupl
         patch.setattr(LocalTrainer, "fit", watching)
         patch.setattr("platform.experiment.comparisons.train_twin", noted)
         place = make_storage("whole").gathering()
-        run = place.run(*PLAIN, ALL, *falling, "evaluation.local_twins=true")
+        run = place.run(*PLAIN, ALL, *falling, TWINS)
     return run, rates, twins
 
 
@@ -224,7 +225,7 @@ def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched) -
 
 def test_there_is_no_second_phase(whole: Finished) -> None:
     with pytest.raises(ConfigError, match="no pool that"):
-        whole.storage.create(*PLAIN, ALL, f"phase_two_of={whole.run_id}")
+        whole.storage.create(*PLAIN, ALL, TWINS, f"phase_two_of={whole.run_id}")
 
 
 @pytest.mark.parametrize("name", ["ccst, space: pixels", "elcfs"])

@@ -108,7 +108,7 @@ def test_clip_skipped_is_refuted(audit, monkeypatch, mechanism):
 @cases(FEW, "distributed")
 def test_same_noise_each_round_is_refuted(audit, monkeypatch, mechanism):
     repeat_noise(monkeypatch)
-    for verdict in audit(*NOISE, *mechanism, canaries=50).values():
+    for verdict in audit(*NOISE, *mechanism, canaries=100).values():
         assert "correlated" in reasons(verdict)
 
 
@@ -156,7 +156,7 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
 
 
 def test_every_channel_is_drawn_and_a_refuted_one_is_named(audit, tmp_path):
-    path, (one, other) = tmp_path / "audit.svg", audit(*NOISE, canaries=20).values()
+    path, (one, other) = tmp_path / "audit.svg", audit(*NOISE, canaries=100).values()
     refuted = dataclasses.replace(other, problems=("it is",))
     draw([dataclasses.replace(one, problems=()), refuted], path, ["channel-0", "channel-1"])
     text = path.read_text("utf-8")

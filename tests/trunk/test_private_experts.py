@@ -153,7 +153,7 @@ def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apa
         with monkeypatch.context() as patched:
             force(patched, groups)
             patched.setattr(InGroups, "personalise", lambda self, view, *rest: view.personal)
-            done = storage.run(*GROUPED, BARE, "rounds=1")
+            done = storage.run(*GROUPED, BARE)
         left[name] = settled(storage)
         parts = done.personal_parts().values()
         personal[name] = [int(decode_arrays(own)[CHOICE]) for own, _ in parts]

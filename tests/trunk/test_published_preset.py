@@ -31,7 +31,7 @@ def base(make_storage) -> RunPlan:
 def row_of(base: RunPlan, relation: str) -> Release:
     """What one client's ledger holds after a round of the shipped configuration."""
     config = load_config(Path("published-preset"), [f"privacy.relation={relation}"])
-    protection = protect_run(config, base.learning.method).protection
+    protection, _ = protect_run(config, base.learning.method)
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
     (found,) = protection.releases(ReleaseKey(round_number=1, **key))
     assert found.relation == relation

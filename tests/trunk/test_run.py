@@ -50,7 +50,7 @@ def test_files_of_a_run_say_what_the_run_returned(noised_run: Finished) -> None:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == noised_run.summary["rounds"]
     tree = yaml.safe_load((folder / "config.yaml").read_text())
-    assert parse_config(tree) == noised_run.storage.config()
+    assert parse_config(tree) == noised_run.storage.config(TWINS)
     facts = yaml.safe_load((folder / "effective.yaml").read_text())["environment"]
     assert facts["torch"] and facts["python"] and facts["device"] == "cpu"
     assert not list(folder.glob("*.part"))

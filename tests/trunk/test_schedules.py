@@ -20,6 +20,7 @@ from tests.trunk._runs import (
     NO_POOL,
     NONE,
     RECORDS,
+    TWINS,
     Storage,
     comparable,
     crashed,
@@ -87,7 +88,7 @@ def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
 ):
     rates = rates_of(monkeypatch)
     tuned = ("method.name=promptfl_ft", "method.context_tokens=2", "method.finetune_steps=1")
-    storage.run(*PLAIN, *tuned, FALLING)
+    storage.run(*PLAIN, TWINS, *tuned, FALLING)
     rounds = [0.05] * 5 + [0.025] * 5 + [0.0125] * 5
     # Five clients personalise, then each twin has its three rounds and its own personalising.
     assert rates[:15] == pytest.approx(rounds)

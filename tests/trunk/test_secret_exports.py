@@ -31,9 +31,10 @@ from tests.trunk._reports import report_of, section, text
 from tests.trunk._runs import Command, Finished, Storage, gaussian_epsilon
 from tests.trunk._tampering import execute
 from tests.trunk.conftest import MakeStorage
-from tests.trunk.test_cohort import POISSON, TWINLESS
+from tests.trunk.test_cohort import POISSON
 
 ROUNDS = 8
+TWINLESS = "evaluation.local_twins=false"
 SECRET = (*POISSON, "cohort.size=2", "cohort.dropout_rate=0.3", f"rounds={ROUNDS}", "seed=7")
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "records"
 DIGEST = re.compile(r"[0-9a-f]{64}")
