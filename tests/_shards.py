@@ -1,14 +1,15 @@
 """The slow tests in shards, each of which takes at most ten minutes on two idle cores.
 
 `pytest -m slow --shard 2` runs the second; `--shard commit` runs the one that HEAD's hash draws, so
-that CI, which runs one for each commit, comes round to all. `slow_seconds.yaml` says how long tests
-take. Cases of one test stay together as far as the balance allows, as they share what they set up;
-so do all tests of the files that it lists under `together`.
+that CI, which runs one for each commit, comes round to all; `python -m tests._shards` prints which.
+`slow_seconds.yaml` says how long tests take. Cases of one test stay together as far as the balance
+allows, as they share what they set up; so do all tests of the files that it lists under `together`.
 """
 
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,3 +152,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         file = item.nodeid.partition("::")[0]
         longest[file] = max(longest.get(file, 0.0), durations.of(item.nodeid))
     items.sort(key=lambda item: -longest[item.nodeid.partition("::")[0]])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{chosen('commit', Durations.read().shards)}\n")
