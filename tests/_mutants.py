@@ -408,7 +408,7 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
             "SELECT DISTINCT context.id, context.context FROM arc "
             "JOIN file ON file.id = arc.file_id JOIN context ON context.id = arc.context_id "
             "WHERE file.path LIKE ? AND (arc.fromno = ? OR arc.tono = ?)",
-            (f"%/{mutant.file}", line, line),
+            (f"%/{path.relative_to(ROOT)}", line, line),
         ).fetchall()
     sizes = _steps_of_tests(coverage)
     by_file: dict[str, list[tuple[int, str]]] = {}
@@ -416,7 +416,7 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
         test = context.partition("|")[0]
         if test:
             by_file.setdefault(test.partition("::")[0], []).append((sizes[number], test))
-    stem = Path(mutant.file).stem
+    stem = path.stem
     ranked = []
     for file, tests in by_file.items():
         for rank, (size, test) in enumerate(sorted(tests)):
