@@ -15,7 +15,6 @@ CLIENTS, CANARIES, ROUNDS = 5, 32, 3
 PLAIN = (
     "method={name: promptfl, context_tokens: 2}",
     "cohort.dropout_rate=0",
-    "evaluation.local_twins=false",
     "task.test_per_class=1",
     "privacy.target_epsilon=3.12",
 )

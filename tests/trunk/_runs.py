@@ -77,7 +77,7 @@ RECORDS = (
 )
 EVERY_RECORD = (*RECORDS, "privacy.sampling_probability=1.0")
 """The same with every record in every step, which accountants price in no time."""
-GATHERING = ("method={name: gathering}", "evaluation.local_twins=false")
+GATHERING = "method={name: gathering}"
 """A method whose pool is made once, known at `Storage.gathering` only."""
 ADAPTIVE = ("privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}",)
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)

@@ -28,7 +28,6 @@ TALLYING = (
     "task={dataset: digits, model: null, clients: 7, shots: 20, test_per_class: 20,"
     " partition: {kind: dirichlet, alpha: 100.0}}",
     "method={name: tallying}",
-    "evaluation.local_twins=false",
     "cohort={minimum: 5, dropout_rate: 0.0, retries: 1}",
     "secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",
     "privacy.noise_source=os",

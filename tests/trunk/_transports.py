@@ -25,12 +25,11 @@ THREE = (
     "cohort.dropout_rate=0",
     "pool.minimum=2",
     "secure_aggregation.threshold=2",
-    "evaluation.local_twins=false",
 )
 RUNS: dict[str, tuple[str, ...]] = {
     # Experts are fetched in the second round, gates stay with their clients, one client is lost.
     "a pool under masks and noise": (*THREE, *FIXED, "rounds=3", "task.clients=4"),
-    "a pool that is made once, then personalised": (*GATHERING, *THREE, NONE),
+    "a pool that is made once, then personalised": (GATHERING, *THREE, NONE),
 }
 Carry = Callable[[InProcessTransport], Transport]
 

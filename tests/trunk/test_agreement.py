@@ -113,8 +113,7 @@ def test_edited_database_is_noticed(sotto, own_copy, statement, said):
     assert reported.err.startswith("error: ") and reported.err.count("\n") == 1
 
 
-TWINLESS = "evaluation.local_twins=false"
-ONE_ROUND = (*NO_POOL, "rounds=1", TWINLESS, "task.test_per_class=1")
+ONE_ROUND = (*NO_POOL, "rounds=1", "task.test_per_class=1")
 OF_CLIENTS = {
     "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2 AND", "own ledger"),
     "more-noise": (
@@ -150,7 +149,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
     with pytest.MonkeyPatch.context() as patch:
-        simulation = storage.create(OS, TWINLESS, "task.test_per_class=1")
+        simulation = storage.create(OS, "task.test_per_class=1")
         return storage, crashed_run(patch, simulation, Federation, "_commit", 3)
 
 
@@ -321,7 +320,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
 
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
-    asked = ("privacy.target_delta=0.3", TWINLESS, *NO_POOL)
+    asked = ("privacy.target_delta=0.3", *NO_POOL)
     run_id = crashed_run(monkeypatch, storage.create(*asked), Federation, "_commit", 2)
     document = sotto("report", run_id, "--storage", storage.url, "--json").document
     assert document["finished"] is False
@@ -335,7 +334,7 @@ def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, 
 
 @pytest.mark.slow
 def test_kill_between_files_and_database_leaves_an_unfinished_run(sotto, storage, monkeypatch):
-    simulation = storage.create("rounds=1", TWINLESS)
+    simulation = storage.create("rounds=1")
     run_id = crashed_run(monkeypatch, simulation, finishing, "write_run_files", 1, after=True)
     assert (storage.folder / run_id / "summary.json").is_file()
     report = ("report", run_id, "--storage", storage.url, "--json")

@@ -84,7 +84,7 @@ def test_spoilt_records_are_named_and_left_as_they_are(sotto, own_copy, attack):
 
 TINY = (
     *("task.clients=3", "secure_aggregation.threshold=2", "rounds=1", "cohort.dropout_rate=0.0"),
-    *("evaluation.local_twins=false", "task.test_per_class=1", "pool.minimum=2", OS),
+    *("task.test_per_class=1", "pool.minimum=2", OS),
 )
 OURS = (PlatformError, MethodError, PrivacyError, StorageError)
 FEW, MANY = 6, 2_500

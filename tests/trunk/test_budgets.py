@@ -42,7 +42,7 @@ from tests.trunk._tampering import execute as execute_past
 from tests.trunk.test_resume import lose, lost
 
 TARGET = 8.0
-QUICK = (*NO_POOL, "evaluation.local_twins=false", "task.test_per_class=1")
+QUICK = (*NO_POOL, "task.test_per_class=1")
 WHOLE = ("cohort.dropout_rate=0.0",)
 
 
@@ -230,7 +230,7 @@ def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(sotto, sto
 
 def test_a_run_that_ends_around_its_collection_is_stated(sotto, storage, monkeypatch):
     """The pool is made after the last round: no round is to come, and what follows is charged."""
-    crashed_at(storage.gathering(), monkeypatch, 2, OS, *GATHERING, "rounds=1")
+    crashed_at(storage.gathering(), monkeypatch, 2, OS, GATHERING, "rounds=1")
     document = budget_of(sotto, storage)
     assert document["forecast"]["rounds_to_come"] == 0
     assert (document["rounds_over"], document["attempts"][0]["round"]) == (1, 2)
@@ -241,7 +241,7 @@ def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_com
     sotto, storage, monkeypatch
 ):
     place = storage.gathering()
-    first = place.run(OS, *GATHERING, "rounds=1")
+    first = place.run(OS, GATHERING, "rounds=1")
     tree = yaml.safe_load((first.folder / "config.yaml").read_text())
     config = parse_config({**tree, "phase_two_of": first.run_id})
     second = create_run(config, SilentObserver(), place.surroundings)

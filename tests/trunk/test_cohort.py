@@ -41,7 +41,6 @@ FEW = (
     "cohort.size=2",
     "cohort.dropout_rate=0",
     "rounds=1",
-    "evaluation.local_twins=false",
     "task.test_per_class=1",
 )
 AMPLIFIED = (*CENTRAL, "cohort.minimum=1", "cohort.retries=0")

@@ -50,7 +50,7 @@ from tests.trunk.conftest import MakeStorage
 
 ROUNDS = 2
 COLLECTED = ROUNDS + 1
-SHORT = (*GATHERING, f"rounds={ROUNDS}", "task.test_per_class=2")
+SHORT = (GATHERING, f"rounds={ROUNDS}", "task.test_per_class=2")
 PLAIN = (*SHORT, NONE)
 EVERYBODY = "cohort.dropout_rate=0"
 SHARED_OUT = ("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1")
@@ -142,7 +142,7 @@ UNSAMPLED = (*RECORDS, "privacy.sampling_probability=1.0")
 def test_noised_steps_are_charged_and_what_is_made_of_them_is_free(storage, both, sampled):
     """Nothing is charged twice; a run that shares nothing still pays for what its entries tell."""
     options = (f"method.shares={both}", f"method.trains={both}", "rounds=1")
-    run = storage.gathering().run(*GATHERING, *sampled, *options)
+    run = storage.gathering().run(GATHERING, *sampled, *options)
     rounds = 2 if both == "true" else 1
     assert storage.rows(KEYS) == [(number, "sum", 5) for number in range(1, rounds + 1)]
     assert (len(run.summary["rounds"]), len(entries(run))) == (2, 4)
@@ -155,7 +155,7 @@ def test_calibration_counts_a_trained_contribution(make_storage: MakeStorage) ->
     place = make_storage("calibrated").gathering()
     found = []
     for overrides in (("rounds=2",), ("method.trains=true",), ()):
-        with opened(place.create(*GATHERING, *UNSAMPLED, *target, *overrides)) as simulation:
+        with opened(place.create(GATHERING, *UNSAMPLED, *target, *overrides)) as simulation:
             found.append(simulation.run.terms.budget.noise_multiplier)
     assert found[0] == found[1] > found[2]
 
@@ -312,7 +312,7 @@ def lossy(make_storage: MakeStorage) -> Finished:
     ],
 )
 def test_refused_before_anything_is_written(storage, overrides, words):
-    place = storage.gathering() if GATHERING[0] in overrides else storage
+    place = storage.gathering() if GATHERING in overrides else storage
     with pytest.raises(ConfigError, match=words):
         place.create(*overrides)
     assert not storage.file.exists()
@@ -364,7 +364,7 @@ def test_a_pool_of_one_is_never_enough(storage: Storage) -> None:
 
 @pytest.mark.slow
 def test_an_audit_reaches_the_rounds_and_the_collection(storage: Storage) -> None:
-    config = storage.config(*GATHERING, *FIXED, "pool.clipping_norm=3.0", "rounds=1")
+    config = storage.config(GATHERING, *FIXED, "pool.clipping_norm=3.0", "rounds=1")
     plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)
     audits = audit_run(AuditPlan(plan, 200), lambda *_: None)
     assert [(audit.channel, audit.reasons) for audit in audits] == [("sum", ()), ("pool", ())]

@@ -45,7 +45,6 @@ NETWORK = (
     "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
     "training={local_epochs: 1, batch_size: 8, learning_rate: 0.1}",
     "cohort.dropout_rate=0",
-    "evaluation.local_twins=false",
 )
 IN_THE_CLEAR = "secure_aggregation={enabled: false}"
 HUGE = np.float32(3.4e38)

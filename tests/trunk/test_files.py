@@ -100,7 +100,7 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path, monkeypatch):
 
 def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
     place = Storage(tmp_path / "runs")
-    place.run(NONE, "rounds=1", "evaluation.local_twins=false")
+    place.run(NONE, "rounds=1")
     made = [path for path in (place.folder, *place.folder.rglob("*")) if not path.is_symlink()]
     kinds = {path.suffix for path in made if path.is_file()}
     assert {".db", ".npy", ".digests", ".json", ".csv", ".yaml", ".lock"} <= kinds

@@ -181,7 +181,7 @@ def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(storage, sott
         if storage.rows("SELECT status FROM runs") == [("finished",)]:
             raise KeyboardInterrupt
 
-    simulation = storage.create(NONE, "rounds=1", "evaluation.local_twins=false")
+    simulation = storage.create(NONE, "rounds=1")
     with monkeypatch.context() as patch, opened(simulation), pytest.raises(KeyboardInterrupt):
         patch.setattr(Database, "checkpoint", interrupted)
         execute(simulation, SilentObserver())

@@ -144,7 +144,7 @@ def test_a_sum_that_no_clients_can_have_made_is_refused():
         layout.open_sum(total, 2, QUANTISER)
 
 
-SMALL = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+SMALL = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0")
 LARGEST = "secure_aggregation.largest_weight={}"
 
 

@@ -135,7 +135,7 @@ class Watch:
 
 def test_spend_is_on_the_disk_before_the_first_message(storage):
     """The second round's keys came with the first one's last message, so it has a stage less."""
-    chosen = ("rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+    chosen = ("rounds=2", "cohort.dropout_rate=0")
     with opened(storage.create(*chosen)) as simulation:
         config = simulation.run.terms.config
         cohorts = {number: draw_cohort(config, client_names(5), number) for number in (1, 2)}
@@ -149,7 +149,7 @@ def test_spend_is_on_the_disk_before_the_first_message(storage):
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage):
     """The sum minus the entries that did come would be the entry of who did not send it."""
-    with opened(storage.create("rounds=1", "evaluation.local_twins=false")) as simulation:
+    with opened(storage.create("rounds=1")) as simulation:
         silent = dataclasses.replace(simulation.run.transport, lost_at="unmask")
         execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT * FROM pool") == []
@@ -161,7 +161,7 @@ def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage):
 
 def test_independent_pool_noise_is_a_second_release(storage, noised_run):
     chosen = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0")
-    run = storage.run(*chosen, "rounds=1", "pool.noise=independent", "evaluation.local_twins=false")
+    run = storage.run(*chosen, "rounds=1", "pool.noise=independent")
     (document,) = run.summary["rounds"]
     for adversary in ("server", "peers"):
         assert document["epsilon"][adversary] == pytest.approx(gaussian_epsilon(5.0, 2), rel=1e-6)
@@ -185,7 +185,7 @@ def os_run(make_storage: Any) -> Iterator[tuple[Finished, str]]:
     root.addHandler(listener)
     root.setLevel(logging.DEBUG)
     try:
-        run = make_storage("os").run(OS, "evaluation.local_twins=false")
+        run = make_storage("os").run(OS)
     finally:
         root.setLevel(level)
         root.removeHandler(listener)

@@ -190,7 +190,7 @@ def test_a_long_upload_is_clipped_to_the_ledgers_norm(stores, length):
 
 MASKED = (
     *("privacy.mechanism=central_noise", *FIXED, *NO_POOL),
-    *("evaluation.local_twins=false", "cohort.dropout_rate=0", "rounds=1"),
+    *("cohort.dropout_rate=0", "rounds=1"),
 )
 
 

@@ -103,7 +103,7 @@ def test_a_pool_hands_them_no_experts(storage, monkeypatch):
         seen.append(len(view.experts))
         return original(self, view, batch, classes)
 
-    quick = ("rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+    quick = ("rounds=2", "cohort.dropout_rate=0")
     run = storage.run(NONE, *NEW, *quick, "pool.minimum=2")
     with opened(storage.reopen(run.run_id)) as simulation:
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)

@@ -47,7 +47,6 @@ ASKED = (
     *NO_POOL,
     "privacy.mechanism=correlated",
     "cohort.dropout_rate=0",
-    "evaluation.local_twins=false",
     f"rounds={ROUNDS}",
 )
 
@@ -204,7 +203,7 @@ def test_a_state_that_is_not_declared_is_refused() -> None:
 
 CENTRAL = (
     *("privacy.mechanism=central_noise", OS, *FIXED, *NO_POOL),
-    *("rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
+    *("rounds=1", "cohort.dropout_rate=0"),
 )
 NAME = "client-00001"
 

@@ -35,7 +35,7 @@ from tests.trunk._runs import (
 from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_collection import entries, lose_in, personal
 
-OPENING = ("method={name: opening}", "evaluation.local_twins=false", "rounds=2")
+OPENING = ("method={name: opening}", "rounds=2")
 PLAIN = (*OPENING, NONE)
 ALL = "cohort.dropout_rate=0"
 KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
@@ -232,5 +232,5 @@ def test_there_is_no_second_phase(whole: Finished) -> None:
 def test_noised_steps_do_not_cover_what_is_swapped(storage, name) -> None:
     method = f"method={{name: {name}, network: cnn, image_size: 16, channels: [2, 3]}}"
     with pytest.raises(ConfigError, match=r"^privacy\.mechanism"):
-        storage.create(method, *RECORDS, "evaluation.local_twins=false")
+        storage.create(method, *RECORDS)
     assert not storage.file.exists()

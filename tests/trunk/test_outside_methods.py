@@ -20,7 +20,7 @@ from platform.results.sweeping.running import run_cell
 from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage, opened
 
-SHORT = (NONE, "rounds=1", "evaluation.local_twins=false")
+SHORT = (NONE, "rounds=1")
 OURS = ("method.name=momentum", *SHORT)
 SHA256 = hashlib.sha256(METHOD.encode()).hexdigest()
 

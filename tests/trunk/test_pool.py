@@ -227,7 +227,7 @@ def test_no_entry_is_held_once_messages_leave(storage, monkeypatch):
             made.append(weakref.ref(self))
 
     monkeypatch.setattr(attempts, "ResidentPool", Watched)
-    alone = ("evaluation.local_twins=false", "rounds=2", NO_MASKS)
+    alone = ("rounds=2", NO_MASKS)
     with opened(storage.create("privacy.mechanism=none", *alone)) as simulation:
         through = simulation.run.transport.exchange
 
@@ -264,7 +264,7 @@ ROUNDS = 300
 def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, monkeypatch):
     """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
     watcher = Watcher(storage.file, [])
-    length = (f"rounds={ROUNDS}", "pool.generations=2", "evaluation.local_twins=false")
+    length = (f"rounds={ROUNDS}", "pool.generations=2")
     simulation = storage.create(OS, *FIXED, *length, NO_MASKS)
     with opened(simulation) as held, monkeypatch.context() as patch:
         watcher.on(patch)

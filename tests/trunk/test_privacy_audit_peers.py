@@ -179,7 +179,7 @@ def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, m
 
 @pytest.mark.slow
 def test_a_collection_is_played(storage: Storage):
-    verdict = audit_failures(planned(storage.gathering(), *GATHERING, *FIXED, "pool.noise=null"))
+    verdict = audit_failures(planned(storage.gathering(), GATHERING, *FIXED, "pool.noise=null"))
     assert verdict.passed, verdict.reasons
 
 

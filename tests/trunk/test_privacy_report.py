@@ -46,7 +46,7 @@ from tests.trunk._runs import (
 from tests.trunk._schemas import require_published
 from tests.trunk._tampering import execute, execute_and_rehash
 
-HONEST = (OS, "evaluation.local_twins=false", "rounds=2")
+HONEST = (OS, "rounds=2")
 """Noise from the operating system, so that something is proven."""
 SHARED = (
     *("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1"),
@@ -314,7 +314,7 @@ def test_a_federations_report_names_nobody_and_guesses_no_accuracy(tmp_path: Pat
 # --- hazards that are put into real runs on purpose -----------------------------------------------
 
 
-ONE_ROUND = ("evaluation.local_twins=false", "rounds=1")
+ONE_ROUND = "rounds=1"
 LARGE = "Epsilon is too large to mean much"
 DELTA = "Delta leaves room for a complete failure"
 UNIT = "The unit does not cover what people fear, or is no person"
@@ -366,7 +366,7 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
 def careful_run(make_storage: Callable[[str], Storage]) -> Finished:
     """As much is done right as a simulation can do right."""
     precise = "privacy.noise_distribution=discrete_gaussian"
-    return make_storage("careful").run(*ONE_ROUND, OS, precise)
+    return make_storage("careful").run(ONE_ROUND, OS, precise)
 
 
 @pytest.mark.slow
@@ -375,7 +375,7 @@ def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
     storage: Storage, careful_run: Finished, name: str
 ) -> None:
     overrides, hazards = INJECTED[name]
-    report, careful = report_of(storage.run(*ONE_ROUND, *overrides)), report_of(careful_run)
+    report, careful = report_of(storage.run(ONE_ROUND, *overrides)), report_of(careful_run)
     for warning, hazard in hazards.items():
         assert any(warning in text for text in report.warnings), report.warnings
         assert not any(warning in text for text in careful.warnings)

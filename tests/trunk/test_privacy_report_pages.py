@@ -29,7 +29,7 @@ EXECUTABLE = {"script", "iframe", "object", "embed", "form", "base", "img", "lin
 @pytest.fixture(scope="module")
 def report(make_storage: Callable[[str], Storage]) -> Report:
     """Of two runs beside each other, with plots, a limit, and one client lost."""
-    short = ("rounds=2", "evaluation.local_twins=false", "secure_aggregation.enabled=false")
+    short = ("rounds=2", "secure_aggregation.enabled=false")
     storage = make_storage("pages")
     first, second = storage.run(OS, *short), storage.run(NONE, *short)
     return report_on(storage, first.run_id, second.run_id)

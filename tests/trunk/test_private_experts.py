@@ -40,7 +40,7 @@ from tests.trunk._runs import (
 
 K, WIDTH = 2, 256
 POOL = f"pool={{kind: groups, experts: {K}}}"
-GROUPED = (*NO_POOL, POOL, "rounds=2", "evaluation.local_twins=false")
+GROUPED = (*NO_POOL, POOL, "rounds=2")
 CENTRAL, DISTRIBUTED = "privacy.mechanism=central_noise", "privacy.mechanism=distributed_noise"
 BARE = "privacy={mechanism: none}"
 STEP = {0: 0.03, 1: -0.01}

@@ -163,7 +163,7 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
     """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
-    with opened(storage.create(OS, *PLAIN)) as simulation:
+    with opened(storage.create(OS, PLAIN)) as simulation:
         summary = execute(listened(simulation, uploads), SilentObserver())
     return Finished(storage, simulation.run_id, summary), uploads
 
@@ -192,7 +192,7 @@ def test_digests_of_uploads_are_in_no_file_of_the_coordinator(heard):
 @pytest.mark.slow
 def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
-    simulation = listened(storage.create(OS, PLAIN[0]), heard)
+    simulation = listened(storage.create(OS), heard)
     crashed(monkeypatch, simulation, Client, "_disclose", 7, after=True)
     with opened(storage.reopen(simulation.run_id)) as simulation:
         summary = execute(listened(simulation, heard), SilentObserver())

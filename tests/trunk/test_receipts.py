@@ -87,7 +87,7 @@ from tests.trunk._runs import (
 )
 
 SECOND = replace(ROW, round_number=2)
-PLAIN = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
+PLAIN = "secure_aggregation.enabled=false"
 
 
 def exact(rounds: int) -> float:
@@ -300,7 +300,7 @@ def held(storage: Storage, *overrides: str) -> Finished:
 def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """A finished run of five clients with receipts."""
     folder = tmp_path_factory.mktemp("receipted")
-    return held(Storage(folder), OS, *PLAIN)
+    return held(Storage(folder), OS, PLAIN)
 
 
 def stores(run: Finished) -> Mapping[str, ClientStore]:
@@ -335,7 +335,7 @@ def spoilt_receipt(message: bytes) -> bytes:
 
 def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> None:
     """Nobody goes on with a coordinator whose log leaves out what they released."""
-    with opened(storage.create(OS, "cohort.retries=0", *PLAIN)) as simulation:
+    with opened(storage.create(OS, "cohort.retries=0", PLAIN)) as simulation:
         through = simulation.run.transport.exchange
 
         class Spoiling(Transport):
@@ -351,7 +351,7 @@ def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> N
 
 
 def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> None:
-    run = held(storage, NONE, "rounds=1", *PLAIN)
+    run = held(storage, NONE, "rounds=1", PLAIN)
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()

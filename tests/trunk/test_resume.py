@@ -67,12 +67,11 @@ def lost(storage: Storage, number: int, *overrides: str) -> str:
     return simulation.run_id
 
 
-CHEAP = (*NO_POOL, "evaluation.local_twins=false")
 NO_MASKS = "secure_aggregation.enabled=false"
 
 
 def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
-    resumed = storage.resume(lost(storage, 2, "privacy.spare_attempts=1", *CHEAP))
+    resumed = storage.resume(lost(storage, 2, "privacy.spare_attempts=1", *NO_POOL))
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5), (3, 1, 5)]
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
     spent = resumed.summary["final"]["epsilon"]["server"]
@@ -83,7 +82,7 @@ def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
 
 
 def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = crash(storage, monkeypatch, OS, *CHEAP)
+    run_id = crash(storage, monkeypatch, OS, *NO_POOL)
     for owner, name in ((RoundRunner, "run"), (Client, "_disclose")):
         crashed(monkeypatch, storage.reopen(run_id), owner, name, 1, after=True)
     resumed = storage.resume(run_id)
@@ -93,7 +92,7 @@ def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.Monkey
 
 
 def test_run_that_can_afford_no_round_is_reported_all_the_same(storage, sotto, tmp_path):
-    resumed = storage.resume(lost(storage, 1, "rounds=1", *CHEAP))
+    resumed = storage.resume(lost(storage, 1, "rounds=1", *NO_POOL))
     assert resumed.summary["rounds"] == []
     assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
     for command in (("report",), ("export", "--output", str(tmp_path / "out"))):
@@ -106,7 +105,7 @@ def test_run_that_can_afford_no_round_is_reported_all_the_same(storage, sotto, t
 )
 def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(storage, mechanism):
     """Another attempt would give another sum of the same vectors; the round has no result."""
-    exact = (f"privacy.mechanism={mechanism}", *(() if mechanism == "none" else FIXED), *CHEAP)
+    exact = (f"privacy.mechanism={mechanism}", *(() if mechanism == "none" else FIXED), *NO_POOL)
     with opened(storage.create(*exact, OS)) as simulation, pytest.raises(RunStopped) as stopped:
         execute(lose(simulation, "unmask", {2}), SilentObserver())
     assert "phase unmasking" in str(stopped.value) and "without a result" in str(stopped.value)
@@ -122,7 +121,7 @@ def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(storag
 
 @pytest.mark.slow
 def test_a_round_lost_while_it_is_written_down_is_lost_once(storage, monkeypatch):
-    lossy = lose(storage.create(NONE, *CHEAP), "unmask", {2})
+    lossy = lose(storage.create(NONE, *NO_POOL), "unmask", {2})
     resumed = storage.resume(crashed(monkeypatch, lossy, AuditTrail, "round_lost", 1))
     # The attempt goes on where it was: this time everybody answers.
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
@@ -131,7 +130,7 @@ def test_a_round_lost_while_it_is_written_down_is_lost_once(storage, monkeypatch
 
 def test_run_does_not_go_on_with_a_client_that_forgot_its_spending(storage, monkeypatch, sotto):
     """A new store has a new pseudonym, under which the same data would be charged from zero."""
-    run_id = crash(storage, monkeypatch, OS, *CHEAP)
+    run_id = crash(storage, monkeypatch, OS, *NO_POOL)
     before = charges(storage)
     file = stores_of(storage.folder / run_id)
     execute_past(file, "DELETE FROM identity WHERE client = 'client-00002'", is_store=True)
@@ -158,7 +157,7 @@ def test_resume_takes_no_configuration(plain_run: Finished, sotto: Command) -> N
 
 
 DELTA, NOISE = 1e-5, 4.0
-PLAIN = (*CHEAP, *FIXED, "cohort.dropout_rate=0")
+PLAIN = (*NO_POOL, *FIXED, "cohort.dropout_rate=0")
 OVER = 6
 
 
@@ -208,7 +207,7 @@ def test_more_attempts_than_were_planned_have_no_epsilon_at_an_unplanned_end(sto
 
 def test_spare_attempts_are_part_of_the_plan(storage: Storage) -> None:
     once = ("rounds=1", "cohort.dropout_rate=0", NO_MASKS)
-    run = storage.run("privacy.spare_attempts=1", *once, *CHEAP)
+    run = storage.run("privacy.spare_attempts=1", *once, *NO_POOL)
     stopping, final = run.summary["stopping"], run.summary["final"]["epsilon"]["server"]
     assert (stopping["attempts"], stopping["planned_attempts"]) == (1, 2)
     assert stopping["epsilon"]["server"] == pytest.approx(8.0, rel=1e-6) and final < 8.0

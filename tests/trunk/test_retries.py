@@ -32,7 +32,7 @@ from tests.trunk._runs import (
     warnings_of,
 )
 
-CHEAP = (*NO_POOL, "cohort.dropout_rate=0", "evaluation.local_twins=false")
+CHEAP = (*NO_POOL, "cohort.dropout_rate=0")
 FOUR = (*CHEAP, *FIXED, "cohort.size=4", "rounds=2")
 """Four of five clients a round, of whom three are enough."""
 

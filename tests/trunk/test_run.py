@@ -85,7 +85,7 @@ def test_method_that_shares_nothing_costs_nothing(storage, method, mechanism):
 
 def test_masks_change_nothing_about_the_noised_sum(storage: Storage, noised_run: Finished) -> None:
     """Both sum the same quantised vectors, so only the rounding of single precision differs."""
-    plain = storage.run("secure_aggregation.enabled=false", "evaluation.local_twins=false")
+    plain = storage.run("secure_aggregation.enabled=false")
     assert plain.summary["final"]["epsilon"] == noised_run.summary["final"]["epsilon"]
     assert any("aggregation is off" in text for text in warnings_of(plain.summary))
     for name, array in plain.state().items():
@@ -184,7 +184,7 @@ def test_modules_that_diverge_stop_nobody(storage: Storage):
 
 def test_noised_steps_that_overflow_stop_nobody(storage: Storage):
     """Under `dp_sgd` the result of noised steps tells no more than they do."""
-    alone = (*NO_POOL, "rounds=1", "cohort.dropout_rate=0", "evaluation.local_twins=false")
+    alone = (*NO_POOL, "rounds=1", "cohort.dropout_rate=0")
     with opened(storage.create(*EVERY_RECORD, WILD, *alone)) as simulation:
         summary = execute(simulation, SilentObserver())
         kept = failures(simulation)

@@ -35,7 +35,6 @@ SCAFFOLD = (
 )
 MASKLESS = ("secure_aggregation.enabled=false", "cohort.dropout_rate=0")
 PLAIN = (*NO_POOL, NONE, *MASKLESS)
-ALONE = "evaluation.local_twins=false"
 
 
 def factors(count: int, section: dict[str, Any]) -> list[float]:
@@ -108,13 +107,13 @@ def test_a_resumed_run_is_the_same(storage, monkeypatch, overrides):
 
 def test_noise_is_charged_as_without(storage: Storage) -> None:
     """The rates are a function of the round's number, which everybody knows."""
-    spent = storage.run(*NO_POOL, *FIXED, ALONE, FALLING, *MASKLESS).summary["final"]["epsilon"]
+    spent = storage.run(*NO_POOL, *FIXED, FALLING, *MASKLESS).summary["final"]["epsilon"]
     assert spent["server"] == pytest.approx(gaussian_epsilon(4.0, 3), rel=1e-6)
 
 
 def test_scaffolds_first_round_is_that_of_its_own_rate(storage: Storage) -> None:
     """Half the rate by warm-up, or by itself: the same bits, also of its (x - y) / (K rate)."""
-    both = (*SCAFFOLD, *MASKLESS, ALONE, "rounds=2")
+    both = (*SCAFFOLD, *MASKLESS, "rounds=2")
     halved = ("training.schedule={warm_up_rounds: 1}", "training.learning_rate=0.1")
     whole = storage.run(*both, *halved).run_id
     itself = storage.run(*both, "training.learning_rate=0.05").run_id

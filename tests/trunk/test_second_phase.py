@@ -29,6 +29,7 @@ from tests.trunk._runs import (
     EVERY_RECORD,
     GATHERING,
     NONE,
+    TWINS,
     Finished,
     Storage,
     crashed,
@@ -42,7 +43,7 @@ from tests.trunk._secure import frank
 from tests.trunk._tampering import execute as execute_past
 from tests.trunk.conftest import MakeStorage
 
-FIRST = (*GATHERING, "rounds=2", "evaluation.local_twins=true")
+FIRST = (GATHERING, TWINS, "rounds=2")
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +191,7 @@ def test_a_first_run_whose_files_were_edited_is_refused(place, first, name):
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
     "base_options: {network: features, feature_width: 8}}",
-    *("evaluation.local_twins=false", "secure_aggregation.enabled=false", "rounds=1", NONE),
+    *("secure_aggregation.enabled=false", "rounds=1", NONE),
 )
 
 
@@ -219,7 +220,7 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
     records = (*EVERY_RECORD, "rounds=1", "secure_aggregation.enabled=false")
-    run = storage.gathering().run(*GATHERING, *records, "method.trains=true")
+    run = storage.gathering().run(GATHERING, *records, "method.trains=true")
     found = refusal(run, configure(run.storage, run, "method.trains=false"))
     assert found.startswith(f"phase_two_of: run {run.run_id}: its ledger")
 

@@ -34,7 +34,6 @@ from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_cohort import POISSON
 
 ROUNDS = 8
-TWINLESS = "evaluation.local_twins=false"
 SECRET = (*POISSON, "cohort.size=2", "cohort.dropout_rate=0.3", f"rounds={ROUNDS}", "seed=7")
 VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "records"
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -71,7 +70,7 @@ def run(make_storage: MakeStorage) -> Finished:
     """Its clock ticks once a look, so that no unknown time is in any record."""
     storage, ticks = make_storage("secret"), count()
     known = Surroundings(clock=lambda: float(next(ticks)))
-    return Storage(storage.folder, known).run(*SECRET, TWINLESS)
+    return Storage(storage.folder, known).run(*SECRET)
 
 
 @pytest.fixture

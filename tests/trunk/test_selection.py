@@ -101,8 +101,7 @@ def test_under_noise_only_what_was_released_chooses(storage: Storage) -> None:
         assert choice(config, documents) == best
 
 
-ALONE = "evaluation.local_twins=false"
-EXACT = (NONE, *NO_POOL, *CARVED, BEST, ALONE, "evaluation.protocol=base_to_novel")
+EXACT = (NONE, *NO_POOL, *CARVED, BEST, "evaluation.protocol=base_to_novel")
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +213,7 @@ POOL = ("pool.noise=independent", "pool.minimum=2")
 
 @pytest.mark.parametrize("mechanism", [SHARED, pytest.param(CENTRE, marks=pytest.mark.slow)])
 def test_the_noised_mean_of_round_t_is_that_of_the_model_before(storage, mechanism):
-    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, ALONE, mechanism)
+    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, mechanism)
     rounds = run.summary["rounds"]
     with opened(storage.reopen(run.run_id)) as simulation:
         again = simulation.run
@@ -236,7 +235,7 @@ def test_the_noised_mean_of_round_t_is_that_of_the_model_before(storage, mechani
 
 def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
     """C = 1, b = 0.5: sqrt(1.25), in noise of 4 sqrt(1.25); with the flag's 0.2, sqrt(1.29)."""
-    run = storage.run(*NO_POOL, *NOISED, *FIXED, ALONE, "rounds=2")
+    run = storage.run(*NO_POOL, *NOISED, *FIXED, "rounds=2")
     facts = "SELECT DISTINCT channel, clipping_norm, standard_deviation FROM ledger"
     assert storage.rows(facts) == [
         ("sum", pytest.approx(math.sqrt(1.25)), pytest.approx(4 * math.sqrt(1.25)))
@@ -326,6 +325,6 @@ def test_accuracies_leave_in_the_vector_only(storage, monkeypatch):
         return answer
 
     monkeypatch.setattr(Client, "handle", listening)
-    storage.run(*NO_POOL, *NOISED, *FIXED, ALONE, "rounds=1")
+    storage.run(*NO_POOL, *NOISED, *FIXED, "rounds=1")
     assert len(seen) >= 2 * 2 * 5
     assert not any(b"validation" in message for message in seen)

@@ -35,8 +35,8 @@ from tests.trunk._runs import (
 )
 
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
-CHEAP = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
-TWO_RUNS = (*ONE_STEP, *NO_POOL, *FIXED, *CHEAP)
+CHEAP = "secure_aggregation.enabled=false"
+TWO_RUNS = (*ONE_STEP, *NO_POOL, *FIXED, CHEAP)
 
 
 def budget(epsilon_: float) -> str:
@@ -155,7 +155,7 @@ def test_what_is_released_depends_on_experts_only_when_joint(storage, personal):
 
 def test_decoupled_gates_are_trained_after_the_last_release(storage: Storage) -> None:
     gates = ("privacy.personal=decoupled", "method.decoupled_steps=2", "pool.minimum=2")
-    run = storage.run(*EVERY_RECORD, *gates, *ONE_STEP, *CHEAP)
+    run = storage.run(*EVERY_RECORD, *gates, *ONE_STEP, CHEAP)
     assert run.summary["unit"] == "record"
     assert all(b"gate." in personal for personal, _ in run.personal_parts().values())
     assert storage.rows("SELECT DISTINCT mechanism, channel FROM ledger") == [("dp_sgd", "sum")]

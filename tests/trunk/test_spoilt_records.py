@@ -113,7 +113,7 @@ class Spoils(SilentObserver):
 
 
 def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage):
-    plain = (NONE, *NO_POOL, "rounds=1", "evaluation.local_twins=false")
+    plain = (NONE, *NO_POOL, "rounds=1")
     earlier = storage.run(*plain)
     with opened(storage.create(*plain)) as simulation:
         with pytest.raises(DatabaseDamaged):

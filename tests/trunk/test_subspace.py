@@ -37,12 +37,12 @@ from tests.trunk._runs import (
 )
 
 RANK, WHOLE = 5, 256
-TWO = ("rounds=2", "evaluation.local_twins=false")
-DRAWN = (*NO_POOL, *TWO, "privacy.subspace=random", f"privacy.rank={RANK}")
+TWO = "rounds=2"
+DRAWN = (*NO_POOL, TWO, "privacy.subspace=random", f"privacy.rank={RANK}")
 """The quicker one, where it does not matter what the directions are."""
-INSIDE = (*NO_POOL, *TWO, "privacy.subspace=text_jacobian", f"privacy.rank={RANK}")
+INSIDE = (*NO_POOL, TWO, "privacy.subspace=text_jacobian", f"privacy.rank={RANK}")
 PUBLIC = (
-    *(*NO_POOL, *TWO, "privacy.subspace=public_images", f"privacy.rank={RANK}"),
+    *(*NO_POOL, TWO, "privacy.subspace=public_images", f"privacy.rank={RANK}"),
     "public_data={per_class: 2}",
 )
 DISTRIBUTED = "privacy.mechanism=distributed_noise"

@@ -35,7 +35,7 @@ from platform.rounds.loop import Federation
 from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
 
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")
-CHEAP = ("evaluation.local_twins=false", "secure_aggregation.enabled=false")
+CHEAP = "secure_aggregation.enabled=false"
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +72,8 @@ class Told(SweepObserver):
 def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
     assert known_runs(storage.url) == {} and not storage.file.exists()
     # Its configuration says another place for the database: that is no part of what it is.
-    plain = storage.run(NONE, *CHEAP, "rounds=1")
-    (cell,) = cells_of(small, storage, *CHEAP, "rounds=1").cells
+    plain = storage.run(NONE, CHEAP, "rounds=1")
+    (cell,) = cells_of(small, storage, CHEAP, "rounds=1").cells
     assert run_cell(cell.run) == plain.run_id
     assert statuses(storage) == [(plain.run_id, "finished")]
     known = known_runs(storage.url)[cell.identity]
@@ -81,7 +81,7 @@ def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
 
 
 def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
-    (cell,) = cells_of(small, storage, *CHEAP, "rounds=2").cells
+    (cell,) = cells_of(small, storage, CHEAP, "rounds=2").cells
     with monkeypatch.context() as patch:
         crash_at(patch, Federation, "_commit", 1, after=True)
         with pytest.raises(Crash):
@@ -97,12 +97,12 @@ def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
 def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
     small, storage, monkeypatch
 ):
-    (cell,) = cells_of(small, storage, *CHEAP, "rounds=1").cells
+    (cell,) = cells_of(small, storage, CHEAP, "rounds=1").cells
     first = run_cell(cell.run)
     with monkeypatch.context() as patch:
         crash_at(patch, Federation, "_commit", 1)
         with pytest.raises(Crash):
-            storage.run(NONE, *CHEAP, "rounds=1")
+            storage.run(NONE, CHEAP, "rounds=1")
     assert len(statuses(storage)) == 2
     assert known_runs(storage.url)[cell.identity].run_id == first
     # What was edited gets into no table.

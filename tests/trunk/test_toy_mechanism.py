@@ -70,7 +70,7 @@ def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
 def ran(make_storage: MakeStorage) -> tuple[Storage, Finished]:
     """A whole run under the toy mechanism, calibrated to a budget."""
     storage = dataclasses.replace(make_storage("toy"), surroundings=surroundings(TOY_NOISE))
-    asked = config(storage, *TOY, "evaluation.local_twins=false")
+    asked = config(storage, *TOY)
     with opened(create_run(asked, SilentObserver(), storage.surroundings)) as simulation:
         summary = execute(simulation, SilentObserver())
     return storage, Finished(storage, simulation.run_id, summary)

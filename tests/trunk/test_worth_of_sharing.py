@@ -18,7 +18,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
 )
 
-ASKED = ("evaluation.worth_of_sharing=true", "evaluation.local_twins=false")
+ASKED = "evaluation.worth_of_sharing=true"
 LEARNING = ("training.learning_rate=2.0", "training.local_steps=3", "task.domains=[infograph]")
 """Enough for predictions to change, on a style that the model has not seen."""
 PLAIN = (NONE, "secure_aggregation.enabled=false")
@@ -44,7 +44,7 @@ def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_run_whose_uploads_say_nothing_is_its_silent_run(storage, monkeypatch, method):
     """To the bit: the same clients, cohorts, batches, pool and server, all played by messages."""
-    given = (*PLAIN, *method, *LEARNING, *ASKED, "rounds=2")
+    given = (*PLAIN, *method, *LEARNING, ASKED, "rounds=2")
     spoken = storage.run(*given).summary
     say_nothing(monkeypatch)
     silent = storage.run(*given).summary
@@ -81,7 +81,7 @@ def test_the_noised_one_has_the_runs_noise_and_nothing_is_charged_for_it(
 
     monkeypatch.setattr(comparisons._Silent, "_measure", watching)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=2.0")
-    given = (*NO_POOL, *ASKED, f"privacy.mechanism={mechanism}", "rounds=2")
+    given = (*NO_POOL, ASKED, f"privacy.mechanism={mechanism}", "rounds=2")
     summary = storage.run(*given, *noise).summary
     assert moved[False] == [0.0]
     (norm,) = moved[True]
@@ -99,14 +99,14 @@ def test_the_noised_one_has_the_runs_noise_and_nothing_is_charged_for_it(
 def test_where_nobody_asks_or_nothing_is_shared_or_a_pool_is_made_once_it_is_null(
     storage, plain_run
 ):
-    alone = ("method={name: coop, context_tokens: 2}", *PLAIN, *ASKED, "rounds=1")
-    once = (*GATHERING, *PLAIN, "evaluation.worth_of_sharing=true", "rounds=1")
+    alone = ("method={name: coop, context_tokens: 2}", *PLAIN, ASKED, "rounds=1")
+    once = (GATHERING, *PLAIN, "evaluation.worth_of_sharing=true", "rounds=1")
     for run in (plain_run, storage.run(*alone), storage.gathering().run(*once)):
         assert run.summary["worth_of_sharing"] is None and run.summary["silent"] is None
 
 
 def test_under_noised_steps_there_is_one_silent_run(storage):
-    given = (*EVERY_RECORD, *NO_POOL, *ASKED, "secure_aggregation.enabled=false", "rounds=1")
+    given = (*EVERY_RECORD, *NO_POOL, ASKED, "secure_aggregation.enabled=false", "rounds=1")
     summary = storage.run(*given).summary
     assert summary["silent"]["noised"] is None and summary["worth_of_sharing"] is not None
 
@@ -121,7 +121,7 @@ def test_one_seed_gives_one_run_and_its_noise_and_twins_change_no_other_number(
         raise AssertionError("trained a twin")
 
     monkeypatch.setattr(comparisons, "train_twin", refuse)
-    without = storage.run("evaluation.local_twins=false")
+    without = storage.run()
     assert without.run_id != noised_run.run_id
     assert without.summary["local"] == {"accuracy": dict.fromkeys(SCORES), "protocol": None}
     assert without.summary["gain_over_local"] is None
