@@ -65,11 +65,7 @@ class NoiseSource(Protocol):
 
 
 def require_noise_source(noise: object) -> NoiseSource:
-    """Return `noise` if it is a noise source.
-
-    Raises:
-        TypeError: It is not a noise source; a bare generator is not one.
-    """
+    """Return `noise` if it is a noise source, or `TypeError`; a bare generator is not one."""
     # By its type first: a protocol's names are collected anew at every `isinstance`.
     if not _is_source(cast("Hashable", type(noise))) and not isinstance(noise, NoiseSource):
         raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
@@ -97,14 +93,7 @@ class SystemNoise(NoiseSource):
         return True
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """Return `size` fresh standard normal numbers that nobody can draw again.
-
-        Args:
-            size: How many, at least 0.
-
-        Returns:
-            A float64 vector of that length.
-        """
+        """Return fresh standard normal numbers that nobody can draw again, as a float64 vector."""
         return standard_normal_from(os.urandom, size)
 
     def uniform_bytes(self, count: int) -> bytes:
@@ -186,18 +175,7 @@ class WithoutNoise(NoiseSource):
 
 
 def draw(entropy: Entropy, size: int) -> bytes:
-    """Draw secret bytes and refuse a source that gives another number of them.
-
-    Args:
-        entropy: The source.
-        size: How many bytes are needed.
-
-    Returns:
-        Exactly `size` bytes.
-
-    Raises:
-        ValueError: If the source is broken; fewer bytes would be a weaker key.
-    """
+    """Draw exactly `size` secret bytes; `ValueError` for a broken source: fewer are weaker."""
     drawn = entropy(size)
     if len(drawn) != size:
         raise ValueError(f"entropy gave {len(drawn)} bytes where {size} were asked for")
@@ -209,17 +187,8 @@ def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:
 
     Each pair of 64-bit words (u, v) gives r cos t and r sin t with r = sqrt(-2 ln u) and t = 2 pi
     v, both words read as little-endian fractions at the middle of their cell, so that u is never
-    zero. One call to `entropy` asks for 16 bytes a pair.
-
-    Args:
-        entropy: Source of the bytes; a recorded string of bytes repeats the noise exactly.
-        size: How many numbers, at least 0.
-
-    Returns:
-        A float64 vector of length `size`.
-
-    Raises:
-        ValueError: `size` is negative, or the source returned too few bytes.
+    zero. One call to `entropy` asks for 16 bytes a pair. `ValueError` if `size` is negative, or the
+    source returned too few bytes.
     """
     if size < 0:
         raise ValueError(f"size is {size}; it must not be negative")

@@ -105,11 +105,7 @@ def price(composition: Composition, delta: float, accountant: Accountant) -> Eps
 def first_supporting(
     composition: Composition, delta: float, accountants: tuple[Accountant, ...]
 ) -> EpsilonResult:
-    """Price a composition by the first accountant that supports every event of it.
-
-    Raises:
-        UnsupportedEvent: None does; the message has every reason.
-    """
+    """Price by the first accountant that supports every event; `UnsupportedEvent` if none does."""
     reasons: list[str] = []
     for accountant in accountants:
         try:

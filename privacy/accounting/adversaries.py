@@ -112,13 +112,9 @@ def epsilons_of(
     delta: float,
     accountant: Accountant,
 ) -> Epsilons:
-    """Price the ledgers of several clients; see `epsilons`.
+    """Price the ledgers of several clients, at least one; see `epsilons`.
 
-    Args:
-        clients: A ledger each, at least one, which may be empty.
-        redrawn: The runs in which a draw was thrown away.
-        delta: Strictly between 0 and 1.
-        accountant: One by name, or "auto".
+    A ledger may be empty. `redrawn` are the runs in which a draw was thrown away.
     """
     _require_priceable(clients, delta, accountant)
     shown = [_shown(rows, delta, accountant) for rows in clients]

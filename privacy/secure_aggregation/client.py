@@ -87,9 +87,8 @@ def share_keys(
 ) -> tuple[Shared, bytes]:
     """Take the roster, derive the channels' keys and deal shares of the two secrets.
 
-    Raises:
-        ProtocolViolation: If the roster is not one for this client.
-        Authentication: If a channel key is unusable or a key not signed by its owner.
+    `ProtocolViolation` if the roster is not one for this client, `Authentication` if a channel key
+    is unusable or a key not signed by its owner.
     """
     parameters, client = state.parameters, state.client
     roster = decode_roster(parameters, client, message)
@@ -120,11 +119,8 @@ def share_keys(
 def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
     """Take the boxes of the peers, keep the shares in them and derive the pairwise masks' keys.
 
-    Only the peers that dealt are masked with, so only theirs are derived.
-
-    Raises:
-        ProtocolViolation: If the message is not one for this client.
-        Authentication: If a mask key is unusable.
+    Only the peers that dealt are masked with, so only theirs are derived. `ProtocolViolation` if
+    the message is not one for this client, `Authentication` if a mask key is unusable.
     """
     parameters, client = state.parameters, state.client
     forwarded = decode_forwarded_shares(parameters, client, message)

@@ -93,11 +93,9 @@ def active_threshold(holders: int, corrupt: int) -> int:
 
 
 def rounded_up(rate: float, clients: int) -> int:
-    """Return a fraction of the clients as a number, rounded up.
+    """Return a share of the clients as a number, rounded up.
 
-    Args:
-        rate: Share of the clients; 0.07 of 100 is 7, although their float product is slightly more.
-        clients: Number of clients.
+    0.07 of 100 is 7, although their float product is slightly more.
     """
     return math.ceil(rate * clients - 1e-9)
 
@@ -154,11 +152,7 @@ def plan(
 def require_safe_graph(
     clients: int, *, corrupt: int, dropouts: int, degree: int, threshold: int
 ) -> None:
-    """Refuse a k-regular graph whose secrecy bound is above 2^-40.
-
-    Raises:
-        ValueError: With the bound.
-    """
+    """Refuse a k-regular graph whose secrecy bound is above 2^-40; `ValueError` has the bound."""
     bits = secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     if bits < SECURITY_BITS:
         raise ValueError(
@@ -286,12 +280,7 @@ _ORDER = b"sotto/secure-aggregation/graph-order"
 def ring_order(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
     """Return the clients in the order of SHA-256(label, seed, index).
 
-    Args:
-        clients: Distinct share indices.
-        seed: 32 public bytes, drawn after the cohort is fixed.
-
-    Returns:
-        A permutation of the clients, uniform over the choice of the seed.
+    The 32 public bytes are drawn after the cohort is fixed; the permutation is uniform over them.
     """
     prefix = hashlib.sha256(_ORDER + seed)
 
@@ -306,13 +295,7 @@ def ring_order(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
 def closed_neighbourhoods(
     clients: Sequence[int], degree: int, seed: bytes
 ) -> Mapping[int, tuple[int, ...]]:
-    """Return every client's k neighbours and itself, ascending.
-
-    Args:
-        clients: Distinct share indices, more than `degree`.
-        degree: The even number k of neighbours.
-        seed: 32 public bytes.
-    """
+    """Return every client's k neighbours and itself, ascending; k is even and below n."""
     order = ring_order(clients, seed)
     reach, count = degree // 2, len(order)
     around = order[-reach:] + order + order[:reach]

@@ -123,18 +123,8 @@ def encode(
     """Run the encoder on the parameters it may read; check that it is differentiable if needed.
 
     A trained parameter that is read without being declared would lose a part of its gradient
-    unnoticed; such parameters are withheld, so that reading one is a `KeyError`.
-
-    Args:
-        objective: The loss.
-        parameters: All parameters by name.
-        trained: Names of the trained ones.
-
-    Returns:
-        The encoder's tensors by name.
-
-    Raises:
-        ValueError: If gradients are wanted and the result depends on no trained parameter.
+    unnoticed; such parameters are withheld, so that reading one is a `KeyError`. `ValueError` if
+    gradients are wanted and the result depends on no trained parameter.
     """
     declared = objective.encoder_parameters
     visible = {n: t for n, t in parameters.items() if n in declared or n not in trained}
@@ -149,14 +139,9 @@ def encode(
 
 
 def require_one_loss_each(losses: Tensor, size: int) -> None:
-    """Raise unless there is exactly one loss per example.
+    """Raise `ValueError` unless there is exactly one loss per example.
 
-    Args:
-        losses: What an objective returned.
-        size: Number of examples it was given.
-
-    Raises:
-        ValueError: If the shape is not (size,), for example because a mean was taken.
+    The shape is another, for example, because a mean was taken.
     """
     if losses.shape != (size,):
         raise ValueError(
