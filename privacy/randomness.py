@@ -81,16 +81,8 @@ class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy: the only kind that protects real data."""
 
     __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """Always "os"."""
-        return "os"
-
-    @property
-    def protects(self) -> bool:
-        """Always true."""
-        return True
+    name = "os"
+    protects = True
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """Return fresh standard normal numbers that nobody can draw again, as a float64 vector."""
@@ -105,6 +97,8 @@ class SeededNoise(NoiseSource):
     """Noise from a seeded generator, for simulations: the report says it protects nobody."""
 
     __slots__ = ("_generator",)
+    name = "seeded"
+    protects = False
 
     def __init__(self, generator: np.random.Generator) -> None:
         """Wrap `generator`, whose state advances with every draw.
@@ -117,16 +111,6 @@ class SeededNoise(NoiseSource):
                 f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator"
             )
         self._generator = generator
-
-    @property
-    def name(self) -> str:
-        """Always "seeded"."""
-        return "seeded"
-
-    @property
-    def protects(self) -> bool:
-        """Always false."""
-        return False
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """Return the generator's next `size` standard normal numbers, as a float64 vector."""
@@ -146,6 +130,7 @@ class WithoutNoise(NoiseSource):
     """
 
     __slots__ = ("_source",)
+    protects = False
 
     def __init__(self, source: NoiseSource) -> None:
         """Wrap the source of everything but the noise."""
@@ -155,11 +140,6 @@ class WithoutNoise(NoiseSource):
     def name(self) -> str:
         """The source's."""
         return self._source.name
-
-    @property
-    def protects(self) -> bool:
-        """Always false."""
-        return False
 
     def draw(self, law: Law, deviation: float, size: int) -> NDArray[Any]:
         """Return zeros, whatever the law."""

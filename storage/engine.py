@@ -90,16 +90,22 @@ def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> 
 
 
 def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
-    """Return a connection of its own to a file, set up as those of `make_engine`."""
-    connection = (
-        _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
-    )
+    """Return a connection of its own to a file, set up as those of `make_engine`.
+
+    A driver's error becomes a `StorageError`.
+    """
     try:
-        pragmas = READING if read_only else WRITING
-        configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
-    except BaseException:
-        connection.close()
-        raise
+        connection = (
+            _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
+        )
+        try:
+            pragmas = READING if read_only else WRITING
+            configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
     return connection
 
 

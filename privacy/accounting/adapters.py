@@ -73,13 +73,10 @@ def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: f
             with quiet():
                 accountant.compose(_event(term, unit), term.count)
         except UnsupportedEventError as error:
+            # The event's own numbers stand before and after the reason.
+            reason = str(error).partition("Error: [")[2].partition("] caused by")[0]
             name = type(accountant).__name__
-            raise UnsupportedEvent(f"{name} refuses a release: {_reason(error)}") from error
-
-
-def _reason(error: UnsupportedEventError) -> str:
-    """Leave out the event's own numbers, which stand before and after the reason."""
-    return str(error).partition("Error: [")[2].partition("] caused by")[0]
+            raise UnsupportedEvent(f"{name} refuses a release: {reason}") from error
 
 
 @contextmanager
@@ -134,7 +131,12 @@ def first_line(term: IntegerTerm, sensitivity: float) -> Line:
     means that the theorem does not cover shares as small.
     """
     if term.noise.name == "skellam":
-        return _skellam_line(term, sensitivity)
+        ratio, ratio_l1, deviation = _ratios(term, sensitivity)
+        variance = deviation * deviation
+        rho = ratio * ratio / 2.0 * (1.0 + 1.0 / variance)
+        # D2^2 / m^2 and D1 / m^2 in terms of the ratios; rounded up to 0, as dp_accounting asks.
+        xi = (6.0 * ratio_l1 * deviation - ratio * ratio * variance) / (4.0 * variance * variance)
+        return Line(rho, max(0.0, xi))
     return _discrete_gaussian_line(term, sensitivity)
 
 
@@ -164,15 +166,6 @@ def _discrete_gaussian_line(term: IntegerTerm, sensitivity: float) -> Line:
         (ratio + excess * math.sqrt(dimension)) ** 2,
     )
     return Line(min(squares) / 2.0, 0.0)
-
-
-def _skellam_line(term: IntegerTerm, sensitivity: float) -> Line:
-    ratio, ratio_l1, deviation = _ratios(term, sensitivity)
-    variance = deviation * deviation
-    rho = ratio * ratio / 2.0 * (1.0 + 1.0 / variance)
-    # D2^2 / m^2 and D1 / m^2 in terms of the ratios; rounded up to 0, which dp_accounting asks for.
-    xi = (6.0 * ratio_l1 * deviation - ratio * ratio * variance) / (4.0 * variance * variance)
-    return Line(rho, max(0.0, xi))
 
 
 def _ratios(term: IntegerTerm, sensitivity: float) -> tuple[float, float, float]:

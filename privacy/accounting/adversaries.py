@@ -196,15 +196,13 @@ def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Sh
     return _Shown(
         price(compose(seen, no_cohort), delta, accountant),
         any(row.mechanism.is_bare_to_server for row in seen),
-        any(map(_bares_to_peers, seen)),
+        # A peer knows its own share; without a row of shares nothing says that others are enough.
+        any(
+            row.mechanism.is_shared_out
+            and not (isinstance(row.law, IntegerNoise) and row.law.corrupt >= 1)
+            for row in seen
+        ),
     )
-
-
-def _bares_to_peers(release: Release) -> bool:
-    if not release.mechanism.is_shared_out:
-        return False
-    # A peer knows its own share; without a row of shares nothing says that others are enough.
-    return not isinstance(release.law, IntegerNoise) or release.law.corrupt < 1
 
 
 def _observed(

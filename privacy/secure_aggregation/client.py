@@ -18,7 +18,7 @@ given is a value, so it stays good for the right message.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import overload
 
@@ -32,7 +32,6 @@ from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import (
     KEY_BYTES,
     NONCE_BYTES,
-    ChannelKeys,
     PrivateKey,
     PublicKeys,
     commit_to_seed,
@@ -79,7 +78,8 @@ from privacy.secure_aggregation.states import (
 
 def public_keys(state: Advertised) -> PublicKeys:
     """Return what a client announces, without a signature."""
-    return _public_halves(*_private_keys(state))
+    channel = PrivateKey(state.client, state.channel_private)
+    return PublicKeys(channel.public, PrivateKey(state.client, state.mask_private).public)
 
 
 def share_keys(
@@ -92,8 +92,10 @@ def share_keys(
     """
     parameters, client = state.parameters, state.client
     roster = decode_roster(parameters, client, message)
-    channel, pairwise = _private_keys(state)
-    _require_roster(state, roster, _public_halves(channel, pairwise))
+    channel, pairwise = (
+        PrivateKey(client, private) for private in (state.channel_private, state.mask_private)
+    )
+    _require_roster(state, roster, (channel.public, pairwise.public))
     seed = draw(entropy, KEY_BYTES)
     dealt = _deal(state, seed, tuple(roster), entropy)
     peers = [peer for peer in roster if peer != client]
@@ -108,11 +110,22 @@ def share_keys(
         receiving_keys=MappingProxyType({peer: channels[peer].receiving for peer in peers}),
         roster=roster_digest(parameters, roster),
     )
-    dealing = Dealing(
-        commit_to_seed(parameters, client, seed),
-        _seal_all(state, dealt, channels, entropy),
-        _commit_all(state, dealt) if parameters.is_active else {},
-    )
+    boxes = {
+        peer: seal(
+            keys.sending,
+            dealt[peer].key + dealt[peer].seed,
+            nonce=draw(entropy, NONCE_BYTES),
+            associated=box_context(parameters, client, peer),
+        )
+        for peer, keys in channels.items()
+    }
+    commitments = {}
+    if parameters.is_active:
+        commitments = {
+            holder: share_commitments(parameters, client, holder, held)
+            for holder, held in dealt.items()
+        }
+    dealing = Dealing(commit_to_seed(parameters, client, seed), boxes, commitments)
     return shared, encode_dealt_shares(parameters, client, dealing, identity=identity)
 
 
@@ -148,19 +161,8 @@ def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
     )
 
 
-def _private_keys(state: Advertised) -> tuple[PrivateKey, PrivateKey]:
-    return (
-        PrivateKey(state.client, state.channel_private),
-        PrivateKey(state.client, state.mask_private),
-    )
-
-
-def _public_halves(channel: PrivateKey, pairwise: PrivateKey) -> PublicKeys:
-    return PublicKeys(channel=channel.public, mask=pairwise.public)
-
-
 def _require_roster(
-    state: Advertised, roster: Mapping[int, PublicKeys], expected: PublicKeys
+    state: Advertised, roster: Mapping[int, PublicKeys], expected: tuple[bytes, bytes]
 ) -> None:
     parameters, own = state.parameters, roster.get(state.client)
     keys = [key for pair in roster.values() for key in (pair.channel, pair.mask)]
@@ -168,7 +170,7 @@ def _require_roster(
         len(roster) < parameters.threshold
         or not roster.keys() <= set(parameters.holders(state.client))
         or own is None
-        or (own.channel, own.mask) != (expected.channel, expected.mask)
+        or (own.channel, own.mask) != expected
         # A repeated key would give two pairs the same secret.
         or len(set(keys)) != len(keys)
     ):
@@ -190,30 +192,6 @@ def _deal(
     }
 
 
-def _seal_all(
-    state: Advertised,
-    dealt: Mapping[int, HeldShares],
-    channels: Mapping[int, ChannelKeys],
-    entropy: Entropy,
-) -> dict[int, bytes]:
-    return {
-        peer: seal(
-            keys.sending,
-            dealt[peer].key + dealt[peer].seed,
-            nonce=draw(entropy, NONCE_BYTES),
-            associated=box_context(state.parameters, state.client, peer),
-        )
-        for peer, keys in channels.items()
-    }
-
-
-def _commit_all(state: Advertised, dealt: Mapping[int, HeldShares]) -> dict[int, bytes]:
-    return {
-        holder: share_commitments(state.parameters, state.client, holder, held)
-        for holder, held in dealt.items()
-    }
-
-
 def share_commitments(
     parameters: RoundParameters, dealer: int, holder: int, held: HeldShares
 ) -> bytes:
@@ -224,8 +202,13 @@ def share_commitments(
 
 def _open_box(state: Shared, dealer: int, forwarded: ForwardedShares) -> HeldShares | None:
     parameters = state.parameters
+    context = box_context(parameters, dealer, state.client)
     try:
-        held = _unseal(state, dealer, forwarded.box)
+        both = unseal(state.receiving_keys[dealer], forwarded.box, associated=context)
+        held = HeldShares(key=both[: shamir.SHARE_BYTES], seed=both[shamir.SHARE_BYTES :])
+        # A share outside the field, passed on later, would make this client look faulty.
+        if not (shamir.is_share(held.key) and shamir.is_share(held.seed)):
+            raise refusal()
         if parameters.is_active:
             expected = share_commitments(parameters, dealer, state.client, held)
             if expected != forwarded.commitments:
@@ -233,16 +216,6 @@ def _open_box(state: Shared, dealer: int, forwarded: ForwardedShares) -> HeldSha
     except ProtocolViolation:
         # One spoilt box must not cost the round this client's vector: it complains instead.
         return None
-    return held
-
-
-def _unseal(state: Shared, dealer: int, box: bytes) -> HeldShares:
-    context = box_context(state.parameters, dealer, state.client)
-    both = unseal(state.receiving_keys[dealer], box, associated=context)
-    held = HeldShares(key=both[: shamir.SHARE_BYTES], seed=both[shamir.SHARE_BYTES :])
-    # A share outside the field, passed on later, would make this client look faulty.
-    if not (shamir.is_share(held.key) and shamir.is_share(held.seed)):
-        raise refusal()
     return held
 
 
@@ -419,7 +392,9 @@ def mask(
     _require_vector(parameters, vector)
     require_context(context)
     words = vector.astype(word_type(parameters.ring_bits))
-    add_masks(words, _masks(state))
+    masks = [Mask(self_mask_key(parameters, state.client, state.seed), negative=False)]
+    masks += [Mask(key, negative=peer < state.client) for peer, key in state.mask_keys.items()]
+    add_masks(words, masks)
     reduce_to_ring(words, parameters.ring_bits)
     masked = MaskedInput(words, state.withheld)
     message = encode_masked_input(parameters, state.client, masked, identity=identity)
@@ -427,12 +402,6 @@ def mask(
         parameters, state.client, state.shares, state.roster, context, state.withheld
     )
     return following, message
-
-
-def _masks(state: ReadyToMask) -> Iterator[Mask]:
-    yield Mask(self_mask_key(state.parameters, state.client, state.seed), negative=False)
-    for peer, key in state.mask_keys.items():
-        yield Mask(key, negative=peer < state.client)
 
 
 def _take_survivors(

@@ -221,7 +221,10 @@ class _Combiner:
         trusted = {holder: share for holder, share in shares.items() if holder not in suspects}
         found = self._from_first(dealer, trusted)
         for some in (trusted, shares):
-            found = found or self._corrected(dealer, some)
+            if found is None and len(some) > self._threshold:
+                found = decode(some, self._threshold)
+                if found is not None and not self._is_published(dealer, found[0]):
+                    found = None
         return found
 
     def _from_first(self, dealer: int, shares: _Shares) -> tuple[bytes, frozenset[int]] | None:
@@ -236,10 +239,6 @@ class _Combiner:
         except InvalidShare:
             return None
         return (secret, frozenset()) if self._is_published(dealer, secret) else None
-
-    def _corrected(self, dealer: int, shares: _Shares) -> tuple[bytes, frozenset[int]] | None:
-        found = decode(shares, self._threshold) if len(shares) > self._threshold else None
-        return found if found is not None and self._is_published(dealer, found[0]) else None
 
     def _is_published(self, dealer: int, secret: bytes) -> bool:
         dealt = self._state.dealt

@@ -137,7 +137,11 @@ def step(
         ProtocolViolation: If the round is finished already, or `messages` is no mapping from
             whole numbers; a message that is no bytes is refused as its client's.
     """
-    _require_mapping(messages)
+    # The keys are refused one by one later; what is no index of a client at all cannot be named.
+    if not isinstance(messages, Mapping) or not all(
+        type(key) is int and -LARGEST_SERIAL <= key <= LARGEST_SERIAL for key in messages
+    ):
+        raise refusal()
     match state:
         case CollectingKeys():
             return _publish_roster(state, messages)
@@ -327,16 +331,6 @@ def _collect(
         except ProtocolViolation:
             refused.append(Refusal(client, phase))
     return bodies, tuple(refused)
-
-
-def _require_mapping(messages: Mapping[int, bytes]) -> None:
-    # The keys are refused one by one later; what is no index of a client at all cannot be named.
-    if not isinstance(messages, Mapping) or not all(map(_is_index, messages)):
-        raise refusal()
-
-
-def _is_index(key: object) -> bool:
-    return type(key) is int and -LARGEST_SERIAL <= key <= LARGEST_SERIAL
 
 
 def _read_only(array: Words) -> Words:
