@@ -101,11 +101,7 @@ class SeededNoise(NoiseSource):
     protects = False
 
     def __init__(self, generator: np.random.Generator) -> None:
-        """Wrap `generator`, whose state advances with every draw.
-
-        Raises:
-            TypeError: It is not a `numpy.random.Generator`.
-        """
+        """Wrap a `numpy.random.Generator`, or `TypeError`; its state advances with every draw."""
         if not isinstance(generator, np.random.Generator):
             raise TypeError(
                 f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -65,13 +65,7 @@ class Accuracy:
 
     def document(self) -> dict[str, Any]:
         """Return the numbers as `summary.json` states them."""
-        return {
-            "mean": self.mean,
-            "weighted": self.weighted,
-            "std": self.std,
-            "worst": self.worst,
-            "per_client": list(self.per_client),
-        }
+        return {**asdict(self), "per_client": list(self.per_client)}
 
 
 class NewClient(NamedTuple):

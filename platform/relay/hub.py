@@ -163,14 +163,13 @@ class Hub:
             for number in numbers:
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
-        outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
-        for client, outcome in outcomes.items():
-            if outcome is not None and outcome.kind == "behind":
-                raise CoordinatorBehind(f"{client}: {outcome.reason}")
         replies: dict[ClientId, bytes | Dropout] = {}
-        for client, outcome in outcomes.items():
+        for client, future in waiting.items():
+            outcome = future.result() if future.done() else None
             if outcome is None:
                 replies[client] = late
+            elif outcome.kind == "behind":
+                raise CoordinatorBehind(f"{client}: {outcome.reason}")
             else:
                 answered = outcome.kind == "answer"
                 replies[client] = outcome.body if answered else Dropout(outcome.reason)

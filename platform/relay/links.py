@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -252,6 +254,36 @@ def free_ports(count: int) -> list[int]:
             sock.bind(("127.0.0.1", 0))
             found.append(int(sock.getsockname()[1]))
         return found
+
+
+def start_process(
+    command: Sequence[str], log: Path, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process in its log's folder, in a group of its own; its output is added to the log.
+
+    `env` comes on top of this process's variables.
+    """
+    with log.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603 - fixed commands of our own
+            command,
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+
+
+def await_line(
+    process: subprocess.Popen[bytes], log: Path, line: str, seconds: float, failed: str
+) -> None:
+    """Wait until a process has printed a line; `ConfigError` if it has ended, or is too late."""
+    end = time.monotonic() + seconds
+    while line not in log.read_text("utf-8", errors="replace").splitlines():
+        if process.poll() is not None or time.monotonic() > end:
+            raise ConfigError(failed)
+        time.sleep(0.1)
 
 
 def development_enrolment(nodes: Mapping[str, str]) -> bytes:

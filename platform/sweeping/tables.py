@@ -6,8 +6,6 @@ or the domains that were held out with their mean. Every number is a mean over s
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +36,7 @@ from platform.results.numbers import (
 )
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
-from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
+from platform.rounds.documents import ADVERSARIES, csv_text, in_rounds, json_number
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.running import Outcome
 
@@ -190,7 +188,7 @@ def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
                         record.run_id,
                     )
                 )
-    return _csv(columns, rows)
+    return csv_text(columns, rows)
 
 
 def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
@@ -219,15 +217,7 @@ def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
                     outcome.run_id,
                 )
             )
-    return _csv(columns, rows)
-
-
-def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(columns, rows)
 
 
 MEASURES: Final = {

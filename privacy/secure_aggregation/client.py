@@ -32,6 +32,7 @@ from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import (
     KEY_BYTES,
     NONCE_BYTES,
+    ChannelKeys,
     PrivateKey,
     PublicKeys,
     commit_to_seed,
@@ -78,8 +79,7 @@ from privacy.secure_aggregation.states import (
 
 def public_keys(state: Advertised) -> PublicKeys:
     """Return what a client announces, without a signature."""
-    channel = PrivateKey(state.client, state.channel_private)
-    return PublicKeys(channel.public, PrivateKey(state.client, state.mask_private).public)
+    return _public_halves(*_private_keys(state))
 
 
 def share_keys(
@@ -92,10 +92,8 @@ def share_keys(
     """
     parameters, client = state.parameters, state.client
     roster = decode_roster(parameters, client, message)
-    channel, pairwise = (
-        PrivateKey(client, private) for private in (state.channel_private, state.mask_private)
-    )
-    _require_roster(state, roster, (channel.public, pairwise.public))
+    channel, pairwise = _private_keys(state)
+    _require_roster(state, roster, _public_halves(channel, pairwise))
     seed = draw(entropy, KEY_BYTES)
     dealt = _deal(state, seed, tuple(roster), entropy)
     peers = [peer for peer in roster if peer != client]
@@ -110,22 +108,11 @@ def share_keys(
         receiving_keys=MappingProxyType({peer: channels[peer].receiving for peer in peers}),
         roster=roster_digest(parameters, roster),
     )
-    boxes = {
-        peer: seal(
-            keys.sending,
-            dealt[peer].key + dealt[peer].seed,
-            nonce=draw(entropy, NONCE_BYTES),
-            associated=box_context(parameters, client, peer),
-        )
-        for peer, keys in channels.items()
-    }
-    commitments = {}
-    if parameters.is_active:
-        commitments = {
-            holder: share_commitments(parameters, client, holder, held)
-            for holder, held in dealt.items()
-        }
-    dealing = Dealing(commit_to_seed(parameters, client, seed), boxes, commitments)
+    dealing = Dealing(
+        commit_to_seed(parameters, client, seed),
+        _seal_all(state, dealt, channels, entropy),
+        _commit_all(state, dealt) if parameters.is_active else {},
+    )
     return shared, encode_dealt_shares(parameters, client, dealing, identity=identity)
 
 
@@ -161,8 +148,19 @@ def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
     )
 
 
+def _private_keys(state: Advertised) -> tuple[PrivateKey, PrivateKey]:
+    return (
+        PrivateKey(state.client, state.channel_private),
+        PrivateKey(state.client, state.mask_private),
+    )
+
+
+def _public_halves(channel: PrivateKey, pairwise: PrivateKey) -> PublicKeys:
+    return PublicKeys(channel=channel.public, mask=pairwise.public)
+
+
 def _require_roster(
-    state: Advertised, roster: Mapping[int, PublicKeys], expected: tuple[bytes, bytes]
+    state: Advertised, roster: Mapping[int, PublicKeys], expected: PublicKeys
 ) -> None:
     parameters, own = state.parameters, roster.get(state.client)
     keys = [key for pair in roster.values() for key in (pair.channel, pair.mask)]
@@ -170,7 +168,7 @@ def _require_roster(
         len(roster) < parameters.threshold
         or not roster.keys() <= set(parameters.holders(state.client))
         or own is None
-        or (own.channel, own.mask) != expected
+        or (own.channel, own.mask) != (expected.channel, expected.mask)
         # A repeated key would give two pairs the same secret.
         or len(set(keys)) != len(keys)
     ):
@@ -189,6 +187,30 @@ def _deal(
     return {
         index: HeldShares(key=key, seed=of_seed)
         for index, (key, of_seed) in zip(indices, dealt, strict=True)
+    }
+
+
+def _seal_all(
+    state: Advertised,
+    dealt: Mapping[int, HeldShares],
+    channels: Mapping[int, ChannelKeys],
+    entropy: Entropy,
+) -> dict[int, bytes]:
+    return {
+        peer: seal(
+            keys.sending,
+            dealt[peer].key + dealt[peer].seed,
+            nonce=draw(entropy, NONCE_BYTES),
+            associated=box_context(state.parameters, state.client, peer),
+        )
+        for peer, keys in channels.items()
+    }
+
+
+def _commit_all(state: Advertised, dealt: Mapping[int, HeldShares]) -> dict[int, bytes]:
+    return {
+        holder: share_commitments(state.parameters, state.client, holder, held)
+        for holder, held in dealt.items()
     }
 
 

@@ -74,6 +74,22 @@ class Kind(IntEnum):
     REVEALED_SHARES = 9
 
 
+def header_of(
+    parameters: RoundParameters, kind: Kind, sender: int = SERVER, receiver: int = SERVER
+) -> bytes:
+    """Return the 52 bytes that open a message; those of kind 3 are the associated data of boxes."""
+    return _HEADER.pack(
+        MAGIC,
+        PROTOCOL_VERSION,
+        kind,
+        parameters.digest,
+        parameters.round_number,
+        parameters.attempt,
+        sender,
+        receiver,
+    )
+
+
 def refusal() -> ProtocolViolation:
     """Return the one error for every message that a party does not take."""
     return ProtocolViolation("the message was refused")
@@ -107,9 +123,7 @@ class Envelope:
 
     def header(self) -> bytes:
         """Return the 52 bytes that open the message."""
-        parameters = self.parameters
-        place = (parameters.round_number, parameters.attempt, self.sender, self.receiver)
-        return _HEADER.pack(MAGIC, PROTOCOL_VERSION, self.kind, parameters.digest, *place)
+        return header_of(self.parameters, self.kind, self.sender, self.receiver)
 
     def close(
         self,
@@ -125,14 +139,15 @@ class Envelope:
         hasher = hashlib.sha256(header := self.header())
         for part in (*parts, vector) if self.is_signed else parts:
             hasher.update(part)
-        trailer = hasher.digest()[:CHECKSUM_BYTES]
-        if self.is_signed:
-            if identity is None or identity.public != self.parameters.identity(self.sender):
-                raise ValueError(
-                    "identity must be the signing key of the client's seat in this round"
-                )
-            trailer = identity.sign(hasher.digest())
+        trailer = self._trailer(hasher.digest(), identity)
         return b"".join((header, *parts, vector, trailer))
+
+    def _trailer(self, digest: bytes, identity: Identity | None) -> bytes:
+        if not self.is_signed:
+            return digest[:CHECKSUM_BYTES]
+        if identity is None or identity.public != self.parameters.identity(self.sender):
+            raise ValueError("identity must be the signing key of the client's seat in this round")
+        return identity.sign(digest)
 
     def open(self, message: bytes, *, vector_bytes: int = 0) -> memoryview:
         """Return the body of a message that is exactly the one expected, without a copy.
@@ -148,12 +163,14 @@ class Envelope:
         if covered < len(header) or message[: len(header)] != header:
             raise refusal()
         whole = memoryview(message)
-        digest = hashlib.sha256(whole[:covered]).digest()
-        if self.is_signed:
-            self._verify(digest, message[end:])
-        elif not compare_digest(digest[:CHECKSUM_BYTES], message[end:]):
-            raise refusal()
+        self._require_trailer(hashlib.sha256(whole[:covered]).digest(), message[end:])
         return whole[len(header) : end]
+
+    def _require_trailer(self, digest: bytes, trailer: bytes) -> None:
+        if self.is_signed:
+            self._verify(digest, trailer)
+        elif not compare_digest(digest[:CHECKSUM_BYTES], trailer):
+            raise refusal()
 
     def verify(self, body: bytes, signature: bytes) -> None:
         """Check a client's signature on a message of which the server passed on only the parts.
@@ -283,7 +300,7 @@ def decode_roster(
 
 def box_context(parameters: RoundParameters, dealer: int, receiver: int) -> bytes:
     """Return the associated data of the box from a dealer to a receiver."""
-    return Envelope(parameters, Kind.DEALT_SHARES, dealer, receiver).header()
+    return header_of(parameters, Kind.DEALT_SHARES, sender=dealer, receiver=receiver)
 
 
 def encode_dealt_shares(

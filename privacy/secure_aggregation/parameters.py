@@ -132,7 +132,11 @@ def plan(
         CalibrationError: If no graph and threshold withstand that.
         ValueError: If a number is out of its range.
     """
-    _require_rates(clients, corrupt_rate, dropout_rate)
+    if clients < 2:
+        raise ValueError(f"clients is {clients}; secure aggregation needs at least 2")
+    for name, rate in (("corrupt_rate", corrupt_rate), ("dropout_rate", dropout_rate)):
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} is {rate}; valid are 0 up to but not including 1")
     corrupt, dropouts = rounded_up(corrupt_rate, clients), rounded_up(dropout_rate, clients)
     if active and graph == "k_regular":
         raise CalibrationError("graph is 'k_regular'; an active adversary needs 'complete'")
@@ -245,14 +249,6 @@ def _complete(clients: int, corrupt: int, dropouts: int, active: bool) -> Plan:
         security_bits=math.inf,
         correctness_bits=math.inf,
     )
-
-
-def _require_rates(clients: int, corrupt_rate: float, dropout_rate: float) -> None:
-    if clients < 2:
-        raise ValueError(f"clients is {clients}; secure aggregation needs at least 2")
-    for name, rate in (("corrupt_rate", corrupt_rate), ("dropout_rate", dropout_rate)):
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name} is {rate}; valid are 0 up to but not including 1")
 
 
 def _bits(*log2_tails: float, clients: int) -> float:
@@ -412,25 +408,15 @@ class RoundParameters:
             _require_between(name, getattr(self, name), 0, LARGEST_INDEX)
         _require_between("vector_length", self.vector_length, 1, LARGEST_INDEX)
         _require_between("ring_bits", self.ring_bits, 16, 64)
-        self._require_clients()
-        _require_between("smallest_sum", self.smallest_sum, 0, len(self.clients))
-        largest = LARGEST_SERIAL if self.is_active else 0
-        _require_between("enrolment_serial", self.enrolment_serial, 0, largest)
-        self._require_identities()
-        if self.degree:
-            self._require_regular()
-        else:
-            self._require_complete()
-
-    def _require_clients(self) -> None:
         if len(self.clients) < 2:
             raise ValueError(f"clients holds {len(self.clients)} indices; at least 2 are needed")
         if any(low >= high for low, high in zip(self.clients, self.clients[1:], strict=False)):
             raise ValueError("clients must be distinct share indices in ascending order")
         for index in (self.clients[0], self.clients[-1]):
             _require_between("a share index in clients", index, 1, LARGEST_INDEX)
-
-    def _require_identities(self) -> None:
+        _require_between("smallest_sum", self.smallest_sum, 0, len(self.clients))
+        largest = LARGEST_SERIAL if self.is_active else 0
+        _require_between("enrolment_serial", self.enrolment_serial, 0, largest)
         expected = len(self.clients) if self.is_active else 0
         if len(self.identities) != expected or len(set(self.identities)) != expected:
             raise ValueError(
@@ -439,6 +425,10 @@ class RoundParameters:
             )
         if any(len(identity) != IDENTITY_BYTES for identity in self.identities):
             raise ValueError("identities must be Ed25519 public keys of 32 bytes")
+        if self.degree:
+            self._require_regular()
+        else:
+            self._require_complete()
 
     def _require_complete(self) -> None:
         if self.graph_seed:

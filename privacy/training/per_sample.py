@@ -102,7 +102,11 @@ def per_sample_gradients(
     size = _batch_size(batch)
     leaves = {name: parameters[name].detach() for name in trained}
     if size == 0:
-        return _nothing(leaves)
+        # Zero rows of everything, which `vmap` itself cannot produce.
+        return PerSampleGradients(
+            losses=next(iter(leaves.values())).new_zeros(0),
+            gradients={name: leaf.new_zeros((0, *leaf.shape)) for name, leaf in leaves.items()},
+        )
     behind = [name for name in leaves if name in objective.encoder_parameters]
     inputs = {name: leaves[name].clone().requires_grad_() for name in behind}
     # Fused attention has no batching rule for its backward pass: `vmap` warns and runs a loop.
@@ -218,11 +222,3 @@ def _batch_size(batch: Mapping[str, Tensor]) -> int:
     if len(set(sizes.values())) != 1:
         raise ValueError(f"batch has rows {sizes}; valid is one number of rows for all arrays")
     return next(iter(sizes.values()))
-
-
-def _nothing(leaves: Mapping[str, Tensor]) -> PerSampleGradients:
-    """Return zero rows of everything, which `vmap` itself cannot produce."""
-    return PerSampleGradients(
-        losses=next(iter(leaves.values())).new_zeros(0),
-        gradients={name: leaf.new_zeros((0, *leaf.shape)) for name, leaf in leaves.items()},
-    )

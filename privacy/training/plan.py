@@ -65,9 +65,6 @@ class TrainingPlan:
             raise ValueError(f"momentum is {self.momentum}; valid is at least 0 and below 1")
         require_not_negative("weight_decay", self.weight_decay)
         require_positive("rate_factor", self.rate_factor)
-        self._require_optimizer()
-
-    def _require_optimizer(self) -> None:
         valid = get_args(OptimizerName)
         if self.optimizer not in valid:
             raise ValueError(f"optimizer is {self.optimizer!r}; valid: {', '.join(valid)}")

@@ -233,7 +233,8 @@ def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None
 
     It names the first tensor with NaN or infinity, never its values.
     """
-    for name, tensor in {"the loss": losses, **_described(gradients)}.items():
+    described = {f"the gradient of {name!r}": tensor for name, tensor in gradients.items()}
+    for name, tensor in {"the loss": losses, **described}.items():
         if not bool(torch.isfinite(tensor.detach()).all()):
             raise NonFiniteUpdate(
                 f"{name} is not finite in local training; "
@@ -273,10 +274,6 @@ def _zero_unless(usable: Tensor, samples: PerSampleGradients) -> dict[str, Tenso
         name: torch.where(usable.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
         for name, rows in samples.gradients.items()
     }
-
-
-def _described(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"the gradient of {name!r}": tensor for name, tensor in gradients.items()}
 
 
 def _dp_optimizer(optimizer: Optimizer, clipping: Clipping) -> Any:
