@@ -183,10 +183,7 @@ def measure_round(
     """Return the accuracies of a round's document, before clients personalise.
 
     They are on the clients' own images only, unless validation may choose this round; null in
-    rounds that are not measured.
-
-    Raises:
-        ClientsSilent: If a client cannot be heard, or has gone on.
+    rounds that are not measured. `ClientsSilent` if a client cannot be heard, or has gone on.
     """
     every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
     if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:

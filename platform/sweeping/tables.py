@@ -363,10 +363,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     labels.sort(key=lambda label: grid.methods.index(label.method))
     readings = {cell.method: cell.reading for cell in cells if cell.reading}
     rows = [
-        replace(
-            _row(label, slots, grid, records, selection=selection),
-            is_reading=label.method in readings,
-        )
+        _row(label, slots, grid, records, selection=selection, is_reading=label.method in readings)
         for label in labels
     ]
     is_private = any(record.privacy.get("unit") for record in records)
@@ -414,6 +411,7 @@ def _row(
     records: Sequence[Record],
     *,
     selection: str,
+    is_reading: bool,
 ) -> Row:
     of = [record for record in records if label_of(record) == label]
     numbers = []
@@ -425,17 +423,15 @@ def _row(
         seeds = {cell.seed for cell in grid.cells if (cell.config, cell.method) == own}
         missing = 0 if spread is None else len(seeds) - len(spread.values)
         numbers.append(Number(spread, missing))
-    if not of:
-        return Row(label=label, numbers=tuple(numbers))
-    worst = tuple(max(record.epsilon.get(name, 0.0) for record in of) for name in ADVERSARIES)
+    worst = tuple(max(r.epsilon.get(name, 0.0) for r in of) for name in ADVERSARIES) if of else None
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
-    early = any(record.ended_early for record in of)
     return Row(
         label=label,
         numbers=tuple(numbers),
         epsilon=worst,
         delta=max(deltas, default=None),
-        ended_early=early,
+        ended_early=any(record.ended_early for record in of),
+        is_reading=is_reading,
     )
 
 

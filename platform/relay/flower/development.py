@@ -140,7 +140,7 @@ class Running:
         """Wait until a process has printed a line; `ConfigError` if it does not in time."""
         log = self.folder / f"{name}.log"
         failed = f"Flower has not started; {log} says why; valid after `make flower`"
-        await_line(self.processes[name], log, line, STARTING, failed)
+        await_line(self.processes[name], log, line, seconds=STARTING, failed=failed)
 
 
 @contextlib.contextmanager

@@ -64,7 +64,7 @@ def nvflare_poc(
         started.append(start_process([*keeper, str(kits / ADMIN), *sockets], log, env))
         failed = f"FLARE has not started; see the logs in {folder}"
         running = f"running: {' '.join(sorted(sockets))}"
-        await_line(started[-1], log, running, STARTING, failed)
+        await_line(started[-1], log, running, seconds=STARTING, failed=failed)
         yield kits
     finally:
         _end(started, folder)
