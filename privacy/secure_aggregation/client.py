@@ -344,7 +344,7 @@ def step(
 
 
 def mask(
-    state: ReadyToMask,
+    state: ClientState,
     vector: NDArray[np.uint64],
     *,
     context: bytes = NO_CONTEXT,

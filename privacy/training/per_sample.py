@@ -145,7 +145,7 @@ def encode(
 def require_one_loss_each(losses: Tensor, size: int) -> None:
     """Raise `ValueError` unless there is exactly one loss per example.
 
-    The shape is another, for example, because a mean was taken.
+    An objective that takes a mean, for example, returns another shape.
     """
     if losses.shape != (size,):
         raise ValueError(
