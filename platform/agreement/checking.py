@@ -11,13 +11,26 @@ from typing import Any, Final
 
 import yaml
 
-from platform.agreement import trail
 from platform.agreement.reading import Agreed, RunRecords, read_records
 from platform.agreement.statements import (
     file_disagreements,
     read_summary,
     statement_disagreements,
     summary_disagreements,
+)
+from platform.agreement.trail import (
+    OwnLedger,
+    attempt_disagreements,
+    canary_disagreements,
+    client_disagreements,
+    config_of,
+    ending_disagreements,
+    leaving_disagreements,
+    ledger_disagreements,
+    read_own_ledgers,
+    round_disagreements,
+    run_disagreements,
+    shown_disagreements,
 )
 from platform.config import RunConfig
 from platform.config.files import read_yaml
@@ -77,7 +90,7 @@ def faults_of(
 
 def disagreements(
     records: RunRecords,
-    own: Sequence[trail.OwnLedger] | None,
+    own: Sequence[OwnLedger] | None,
     rounds_then: Sequence[RoundRecord],
     config: RunConfig,
 ) -> Iterator[str]:
@@ -86,16 +99,16 @@ def disagreements(
     `own` are the clients' own ledgers, None if they are out of reach, and `rounds_then` the rounds
     that were over before these were read.
     """
-    yield from trail.run_disagreements(records)
-    yield from trail.round_disagreements(records, config.pool.generations)
-    yield from trail.attempt_disagreements(records)
+    yield from run_disagreements(records)
+    yield from round_disagreements(records, config.pool.generations)
+    yield from attempt_disagreements(records)
     members = () if config.federation is None else config.federation.clients
-    yield from trail.leaving_disagreements(records, members)
-    yield from trail.ledger_disagreements(records, config.mechanisms)
+    yield from leaving_disagreements(records, members)
+    yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
-        yield from trail.client_disagreements(records, own, rounds_then)
-    yield from trail.canary_disagreements(records, config)
-    yield from trail.ending_disagreements(records)
+        yield from client_disagreements(records, own, rounds_then)
+    yield from canary_disagreements(records, config)
+    yield from ending_disagreements(records)
 
 
 def _examine(
@@ -115,7 +128,7 @@ def _examine(
     faults: list[Fault] = []
     agreed: Agreed | None = None
     try:
-        config = trail.config_of(run, mechanisms)
+        config = config_of(run, mechanisms)
         source = config.phase_two_of
         if source is not None and second is not None:
             raise ValueError(f"it is a second phase itself, so run {second} cannot be its second")
@@ -137,13 +150,13 @@ def _examine(
 
 def _read(
     database: Database, run_id: str, config: RunConfig, head: AuditHead | None
-) -> tuple[Agreed, tuple[trail.OwnLedger, ...] | None, Sequence[RoundRecord]]:
+) -> tuple[Agreed, tuple[OwnLedger, ...] | None, Sequence[RoundRecord]]:
     folder, source = database.path.parent, config.phase_two_of or run_id
     # Read the stores in between, so that rows of a running run are in one of both readings.
     with database.unit_of_work(read_only=True) as uow:
         rounds_then = read_records(uow, run_id, head).rounds
     # A federation's clients keep their ledgers to themselves.
-    own = None if config.federation else trail.read_own_ledgers(config, folder / source)
+    own = None if config.federation else read_own_ledgers(config, folder / source)
     with database.unit_of_work(read_only=True) as uow:
         records = read_records(uow, run_id, head)
         spending = records if source == run_id else read_records(uow, source)
@@ -162,7 +175,7 @@ def _files(agreed: Agreed, database: Database) -> tuple[Agreed, list[str]]:
         return agreed, [str(error), *problems]
     stated = [
         *statement_disagreements(summary, agreed.spending, agreed.config),
-        *trail.shown_disagreements(records, summary),
+        *shown_disagreements(records, summary),
         *summary_disagreements(text, summary, ended[0]),
     ]
     return replace(agreed, summary=summary), stated + problems
