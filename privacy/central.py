@@ -176,16 +176,7 @@ def protect_for_centre(
     Formal guarantee: in steps of the grid the result is an integer vector of squared norm at most
     `squared_norm_after_rounding(C scale, n)`.
 
-    Args:
-        vector: The update as one flat vector of shape (n,).
-        mechanism: What to do.
-        ring_bits: Size of the ring; see `central_ring_bits`.
-        noise: Where the rounding's coins come from.
-
-    Raises:
-        NonFiniteUpdate: A coordinate is NaN or infinite.
-        TypeError: `noise` is not a noise source (a bare generator is not one).
-        ValueError: `ring_bits` is not from 2 to 64.
+    For `ring_bits` see `central_ring_bits`; for the errors see `clip_to_grid`.
     """
     clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
     levels = in_ring(rounded, ring_bits)
@@ -197,11 +188,8 @@ def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) 
 
     A coordinate of honest clients' sum wraps around with probability below 2^-40, over all
     coordinates: their updates may all lie in it, and the noise is bounded as by `noise_reach`.
-    Where one wraps around, accuracy is lost and never privacy.
-
-    Raises:
-        CalibrationError: Even 64 bits would wrap around.
-        ValueError: `dimension` or `clients` is not positive.
+    Where one wraps around, accuracy is lost and never privacy. `CalibrationError` if even 64 bits
+    would wrap around.
     """
     require_positive(dimension=dimension, clients=clients)
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))

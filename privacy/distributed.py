@@ -28,7 +28,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -49,7 +49,7 @@ from privacy.events import (
 )
 from privacy.grids import LARGEST_RING, SMALLEST_RING, Grid, SignedGrid
 from privacy.integer_noise import LARGEST_DEVIATION
-from privacy.mechanisms import UPLOAD_NOISE, ProtectedUpload, wrong_grid
+from privacy.mechanisms import UPLOAD_NOISE, NoisedByClients, ProtectedUpload, wrong_grid
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 from privacy.rounding import (
     LARGEST_NORM,
@@ -84,7 +84,7 @@ DISTRIBUTED_NOISE = MechanismFacts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedNoise:
+class DistributedNoise(NoisedByClients):
     """Clip, scale, round, and add one client's share of integer noise.
 
     Attributes:
@@ -160,11 +160,6 @@ class DistributedNoise:
         """Of one client's share, in the units of the update."""
         return self.share_deviation / self.scale
 
-    @property
-    def divides_by(self) -> Literal["survivors"]:
-        """Divide by who is in the sum; a lost client's share is missing, as `shares` allows for."""
-        return "survivors"
-
     def around(self, clipping_norm: float) -> DistributedNoise:
         """Return the same noise around another norm."""
         scale = rescaled(self, clipping_norm)
@@ -184,12 +179,6 @@ class DistributedNoise:
     def noise_in_sum(self, clients: int) -> float:
         """Return the shares of all who are in the sum, together."""
         return self.share_deviation / self.scale * math.sqrt(clients)
-
-    def noise_for_sum(
-        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
-    ) -> None:
-        """Return None: the clients added all noise."""
-        return None
 
     def protected(self, dimension: int) -> Protected:
         """Return the noise that every sum has for certain, and the bound after rounding."""
@@ -346,7 +335,7 @@ def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerUploadNoise:
+class IntegerUploadNoise(NoisedByClients):
     """Clip, scale, round and add a discrete Gaussian, all on the client.
 
     Attributes:
@@ -395,11 +384,6 @@ class IntegerUploadNoise:
         """All of the noise."""
         return self.standard_deviation
 
-    @property
-    def divides_by(self) -> Literal["survivors"]:
-        """A lost client takes its noise with it, and a mean is over those who are in the sum."""
-        return "survivors"
-
     def around(self, clipping_norm: float) -> IntegerUploadNoise:
         """Return the same noise around another norm."""
         scale = rescaled(self, clipping_norm)
@@ -419,12 +403,6 @@ class IntegerUploadNoise:
     def noise_in_sum(self, clients: int) -> float:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
-
-    def noise_for_sum(
-        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
-    ) -> None:
-        """Return None: the clients added all noise."""
-        return None
 
     def protected(self, dimension: int) -> Protected:
         """Return the noise of one upload, and the bound after rounding."""

@@ -208,19 +208,7 @@ _MARGIN = 4
 
 
 def draw_words(entropy: Entropy, size: int, kind: str) -> NDArray[np.unsignedinteger]:
-    """Draw unsigned little-endian words, refusing a source that gives another number of bytes.
-
-    Args:
-        entropy: The source.
-        size: How many words.
-        kind: numpy's name of the type, such as "<u8".
-
-    Returns:
-        Shape (size,), read-only.
-
-    Raises:
-        ValueError: The source is broken.
-    """
+    """Draw unsigned little-endian words, read-only; `ValueError` for a source that is broken."""
     wanted = size * np.dtype(kind).itemsize
     drawn = entropy(wanted)
     if len(drawn) != wanted:
@@ -248,15 +236,8 @@ def cumulative(law: Law, bits: int) -> list[int]:
     """Return 2^bits times the cumulative probabilities of the blocks, each with error below 2.
 
     The sum ends where all that is left weighs less than 2^-bits of it times 10^-10. Weights are
-    log-concave, so behind a block of weight w, whose neighbour weighs r w, lies less than
-    r w / (1 - r) on that side.
-
-    Args:
-        law: Of the integers.
-        bits: How fine.
-
-    Returns:
-        Ascending, by position; the last is 2^bits or one or two less.
+    log-concave, so behind a block of weight w, whose neighbour weighs r w, lies less than r w / (1
+    - r) on that side. The result ascends by position; the last is 2^bits or one or two less.
     """
     digits = math.ceil(bits * math.log10(2.0)) + 20
     with precision(digits):
@@ -297,15 +278,9 @@ class BlockTable:
     curves: NDArray[np.float64]
 
     def blocks(self, entropy: Entropy, size: int) -> NDArray[np.int32]:
-        """Draw blocks with probabilities in proportion to their weights.
+        """Draw independent blocks with probabilities in proportion to their weights.
 
-        Args:
-            entropy: Source of uniform bytes; two for each block, and eight for each that they
-                leave open.
-            size: How many.
-
-        Returns:
-            Independent blocks, shape (size,).
+        `entropy` gives two bytes for each block, and eight for each that they leave open.
         """
         prefixes = draw_words(entropy, size, "<u2")
         chosen = np.take(self.guide, prefixes)
@@ -321,9 +296,7 @@ class BlockTable:
     ) -> NDArray[np.float64]:
         """Return the weights over the largest of their blocks, within `FLOAT_ERROR`, or NaN.
 
-        Args:
-            blocks: Shape (n,).
-            inside: How many integers after the first of its block each offset is.
+        `inside` says how many integers after the first of its block each offset is.
         """
         index = blocks + np.int32(self.curves.shape[1] // 2)
         level, slope, bend = (curve.take(index, mode="clip") for curve in self.curves)
@@ -406,14 +379,8 @@ def _curves(law: Law, bits: int, reach: int) -> NDArray[np.float64]:
 def accept(chance: Callable[[int], Decimal], word: int, bits: int, entropy: Entropy) -> bool:
     """Return whether a uniform number that starts with these bits lies below a probability.
 
-    Args:
-        chance: Gives the probability to a number of digits, with error below 10^-digits.
-        word: The first `bits` bits.
-        bits: How many were drawn already.
-        entropy: Source of more.
-
-    Returns:
-        True with exactly that probability, over all words.
+    `chance` gives the probability to a number of digits, with error below 10^-digits; `word` are
+    the first `bits` bits. Over all words the result is true with exactly that probability.
     """
     while True:
         digits = math.ceil(bits * math.log10(2.0)) + 10
@@ -435,38 +402,20 @@ _KEEP_MARGIN = 2.0**-_KEEP_BITS + 2.0 * FLOAT_ERROR
 
 
 def discrete_gaussian_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
-    """Turn uniform bytes into discrete Gaussian numbers.
+    """Turn uniform bytes into independent discrete Gaussian numbers.
 
-    Args:
-        entropy: Source of the bytes: the operating system's for data that is real; a recorded
-            string of them repeats the noise exactly.
-        deviation: sigma; the variance is sigma^2 less a relative 1e-17 at 1.5 and above
-            (Canonne, Kamath and Steinke 2020, section 3).
-        size: How many, at least 0.
-
-    Returns:
-        Independent int64 numbers of shape (size,).
-
-    Raises:
-        ValueError: `deviation` is not between 0.25 and 2^21, or `size` is negative.
+    The variance is deviation^2 less a relative 1e-17 at 1.5 and above (Canonne, Kamath and Steinke
+    2020, section 3). `ValueError` if `deviation` is not between 0.25 and 2^21, or `size` is
+    negative.
     """
     _require_valid(deviation, size)
     return _draw(table_of(DiscreteGaussianLaw(float(deviation))), entropy, size)
 
 
 def skellam_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
-    """Turn uniform bytes into Skellam numbers of mean 0.
+    """Turn uniform bytes into independent Skellam numbers of mean 0, of that standard deviation.
 
-    Args:
-        entropy: As for `discrete_gaussian_from`.
-        deviation: Root of the variance, which is the sum of the two Poisson means.
-        size: How many, at least 0.
-
-    Returns:
-        Independent int64 numbers of shape (size,).
-
-    Raises:
-        ValueError: `deviation` is not between 0.25 and 2^21, or `size` is negative.
+    For the errors see `discrete_gaussian_from`.
     """
     _require_valid(deviation, size)
     poisson = _draw(table_of(PoissonLaw(float(deviation))), entropy, 2 * size)

@@ -120,8 +120,23 @@ class SumNoise:
     state: NoiseState = field(default_factory=dict, repr=False)
 
 
+class NoisedByClients:
+    """What mechanisms share under which the clients add all noise, and the coordinator none."""
+
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """Divide by who is in the sum: a lost client's noise is missing as well."""
+        return "survivors"
+
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
+        """Return None: the coordinator adds nothing."""
+        return None
+
+
 @dataclass(frozen=True)
-class NoProtection:
+class NoProtection(NoisedByClients):
     """Mechanism `none`: the upload is quantised as it is, and epsilon is infinite.
 
     Attributes:
@@ -151,11 +166,6 @@ class NoProtection:
     def client_deviation(self) -> float:
         """No noise."""
         return 0.0
-
-    @property
-    def divides_by(self) -> Literal["survivors"]:
-        """A mean is over those who are in the sum."""
-        return "survivors"
 
     def around(self, clipping_norm: float) -> NoReturn:
         """Refuse: nothing is clipped."""
@@ -200,12 +210,6 @@ class NoProtection:
         """Return 0."""
         return 0.0
 
-    def noise_for_sum(
-        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
-    ) -> None:
-        """Return None: the coordinator adds nothing."""
-        return None
-
     def protected(self, dimension: int) -> Protected:
         """Return that there is neither noise nor bound."""
         return Protected(
@@ -214,7 +218,7 @@ class NoProtection:
 
 
 @dataclass(frozen=True)
-class UploadNoise:
+class UploadNoise(NoisedByClients):
     """Mechanism `upload_noise`: clip the upload and add Gaussian noise to it on the client.
 
     Attributes:
@@ -245,11 +249,6 @@ class UploadNoise:
     def client_deviation(self) -> float:
         """All of the noise."""
         return self.standard_deviation
-
-    @property
-    def divides_by(self) -> Literal["survivors"]:
-        """A lost client takes its noise with it, and a mean is over those who are in the sum."""
-        return "survivors"
 
     def around(self, clipping_norm: float) -> UploadNoise:
         """Return the same noise around another norm."""
@@ -299,12 +298,6 @@ class UploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(
-        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
-    ) -> None:
-        """Return None: the clients added all noise."""
-        return None
-
     def protected(self, dimension: int) -> Protected:
         """Return noise and norm of one upload."""
         return Protected(
@@ -324,9 +317,6 @@ def noise_reach(dimension: int) -> float:
 
     By the union bound over coordinates some noise passes k of them with probability at most
     2 n Phi(-k).
-
-    Args:
-        dimension: n, at least 1.
     """
     require_positive(dimension=dimension)
     return -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))

@@ -65,11 +65,7 @@ class NoiseSource(Protocol):
 
 
 def require_noise_source(noise: object) -> NoiseSource:
-    """Return `noise` if it is a noise source.
-
-    Raises:
-        TypeError: It is not a noise source; a bare generator is not one.
-    """
+    """Return `noise` if it is a noise source, or `TypeError`; a bare generator is not one."""
     # By its type first: a protocol's names are collected anew at every `isinstance`.
     if not _is_source(cast("Hashable", type(noise))) and not isinstance(noise, NoiseSource):
         raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
@@ -85,26 +81,11 @@ class SystemNoise(NoiseSource):
     """Noise from the operating system's entropy: the only kind that protects real data."""
 
     __slots__ = ()
-
-    @property
-    def name(self) -> str:
-        """Always "os"."""
-        return "os"
-
-    @property
-    def protects(self) -> bool:
-        """Always true."""
-        return True
+    name = "os"
+    protects = True
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
-        """Return `size` fresh standard normal numbers that nobody can draw again.
-
-        Args:
-            size: How many, at least 0.
-
-        Returns:
-            A float64 vector of that length.
-        """
+        """Return fresh standard normal numbers that nobody can draw again, as a float64 vector."""
         return standard_normal_from(os.urandom, size)
 
     def uniform_bytes(self, count: int) -> bytes:
@@ -116,28 +97,16 @@ class SeededNoise(NoiseSource):
     """Noise from a seeded generator, for simulations: the report says it protects nobody."""
 
     __slots__ = ("_generator",)
+    name = "seeded"
+    protects = False
 
     def __init__(self, generator: np.random.Generator) -> None:
-        """Wrap `generator`, whose state advances with every draw.
-
-        Raises:
-            TypeError: It is not a `numpy.random.Generator`.
-        """
+        """Wrap a `numpy.random.Generator`, or `TypeError`; its state advances with every draw."""
         if not isinstance(generator, np.random.Generator):
             raise TypeError(
                 f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator"
             )
         self._generator = generator
-
-    @property
-    def name(self) -> str:
-        """Always "seeded"."""
-        return "seeded"
-
-    @property
-    def protects(self) -> bool:
-        """Always false."""
-        return False
 
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """Return the generator's next `size` standard normal numbers, as a float64 vector."""
@@ -157,6 +126,7 @@ class WithoutNoise(NoiseSource):
     """
 
     __slots__ = ("_source",)
+    protects = False
 
     def __init__(self, source: NoiseSource) -> None:
         """Wrap the source of everything but the noise."""
@@ -166,11 +136,6 @@ class WithoutNoise(NoiseSource):
     def name(self) -> str:
         """The source's."""
         return self._source.name
-
-    @property
-    def protects(self) -> bool:
-        """Always false."""
-        return False
 
     def draw(self, law: Law, deviation: float, size: int) -> NDArray[Any]:
         """Return zeros, whatever the law."""
@@ -186,18 +151,7 @@ class WithoutNoise(NoiseSource):
 
 
 def draw(entropy: Entropy, size: int) -> bytes:
-    """Draw secret bytes and refuse a source that gives another number of them.
-
-    Args:
-        entropy: The source.
-        size: How many bytes are needed.
-
-    Returns:
-        Exactly `size` bytes.
-
-    Raises:
-        ValueError: If the source is broken; fewer bytes would be a weaker key.
-    """
+    """Draw exactly `size` secret bytes; `ValueError` for a broken source: fewer are weaker."""
     drawn = entropy(size)
     if len(drawn) != size:
         raise ValueError(f"entropy gave {len(drawn)} bytes where {size} were asked for")
@@ -209,17 +163,8 @@ def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:
 
     Each pair of 64-bit words (u, v) gives r cos t and r sin t with r = sqrt(-2 ln u) and t = 2 pi
     v, both words read as little-endian fractions at the middle of their cell, so that u is never
-    zero. One call to `entropy` asks for 16 bytes a pair.
-
-    Args:
-        entropy: Source of the bytes; a recorded string of bytes repeats the noise exactly.
-        size: How many numbers, at least 0.
-
-    Returns:
-        A float64 vector of length `size`.
-
-    Raises:
-        ValueError: `size` is negative, or the source returned too few bytes.
+    zero. One call to `entropy` asks for 16 bytes a pair. `ValueError` if `size` is negative, or the
+    source returned too few bytes.
     """
     if size < 0:
         raise ValueError(f"size is {size}; it must not be negative")

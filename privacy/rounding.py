@@ -56,12 +56,8 @@ def squared_norm_after_rounding(norm: float, dimension: int) -> int:
     It is min((c + sqrt(d))^2, c^2 + d/4 + sqrt(2 ln(1/beta)) (c + sqrt(d)/2)) with beta =
     exp(-1/2), rounded down to an integer, as squared norms of integer vectors are.
 
-    Args:
-        norm: c, bound on the L2 norm before rounding, in steps of the grid.
-        dimension: d.
-
-    Raises:
-        ValueError: An argument is not positive, or `norm` is above 2^30.
+    `norm` is c, the bound before rounding, in steps of the grid. `ValueError` if an argument is not
+    positive, or `norm` is above 2^30.
     """
     require_positive(norm=norm, dimension=dimension)
     if norm > LARGEST_NORM:
@@ -81,16 +77,9 @@ def round_conditionally(
     Privacy rests on that alone. Coordinates are right on average but for the condition, and for
     2^-32 of a step, as 32 bits decide each.
 
-    Args:
-        entropy: Source of uniform bytes, four a coordinate and try.
-        vector: Finite, shape (n,), in steps of the grid, of norm at most `norm`.
-        norm: c.
-
-    Returns:
-        int64 of shape (n,), each coordinate within one step of its own.
-
-    Raises:
-        SensitivityViolation: No try was short enough, as the vector is longer than `norm`.
+    `vector` is finite, shape (n,), in steps of the grid, of norm at most `norm`; each coordinate
+    stays within one step of its own. `entropy` gives four bytes a coordinate and try.
+    `SensitivityViolation` if no try was short enough, as the vector is longer than `norm`.
     """
     if vector.size == 0:
         return np.zeros(0, dtype=np.int64)
@@ -143,16 +132,8 @@ def clip_to_grid(
 ) -> tuple[ClippedUpdate, NDArray[np.int64]]:
     """Clip an update and round it to the grid: what every mechanism there does before its noise.
 
-    Counts of groups are neither clipped nor rounded; they are whole steps beside what is.
-
-    Args:
-        vector: The update as one flat vector of shape (n,).
-        mechanism: Norm and grid.
-        ring_bits: Of the ring that the result is for, 2 to 64.
-        noise: Where the rounding's coins come from.
-
-    Returns:
-        The clipped update, and integers as `round_conditionally` gives them.
+    Counts of groups are neither clipped nor rounded; they are whole steps beside what is. `noise`
+    gives the rounding's coins.
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
@@ -174,13 +155,7 @@ def clip_to_grid(
 
 
 def charged_after_rounding(mechanism: RoundedOnGrid, dimension: int, relation: Relation) -> float:
-    """Return the ledger's C of one upload, in the units of the update.
-
-    Args:
-        mechanism: Norm and grid.
-        dimension: Coordinates of the upload, counts included.
-        relation: What a neighbour is.
-    """
+    """Return the ledger's C of one upload, counts included, in the units of the update."""
     counts, scaled = mechanism.counts, mechanism.scaled_norm
     rounded = dimension if counts is None else dimension - counts.groups
     norm = math.sqrt(squared_norm_after_rounding(scaled, rounded))

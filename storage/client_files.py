@@ -40,7 +40,6 @@ from storage.engine import (
     Statements,
     open_connection,
     retried,
-    translate,
 )
 from storage.errors import AlreadyExistsError, SchemaMismatch
 from storage.files import OpenFile, create_whole, read_while_quiet
@@ -417,7 +416,12 @@ class ClientFile:
         # Several threads may use one file; only one at a time uses its connection.
         self._lock = RLock()
         if not read_only:
-            self._migrate()
+            with self.transaction(read_only=True) as rows:
+                is_newest = version_of(rows.statements) == NEWEST
+            if not is_newest:
+                with self.transaction(patience=_STAGE_PATIENCE) as rows:
+                    # Read again under the lock: another process may have been faster.
+                    migrate(rows.statements, version_of(rows.statements))
         self.verify_structure()
 
     @property
@@ -434,8 +438,12 @@ class ClientFile:
         """
         with self._lock:
             if self._rows is not None and not self._is_apart:
-                with self._apart(self._rows):
-                    yield
+                self._is_apart = True
+                try:
+                    with self._rows.undone_together():
+                        yield
+                finally:
+                    self._is_apart = False
             elif self._connection is not None:
                 yield
             else:
@@ -514,14 +522,6 @@ class ClientFile:
                 raise older(self.path, version, NEWEST)
             require_sound(rows.statements, _schema())
 
-    def _migrate(self) -> None:
-        with self.transaction(read_only=True) as rows:
-            is_newest = version_of(rows.statements) == NEWEST
-        if not is_newest:
-            with self.transaction(patience=_STAGE_PATIENCE) as rows:
-                # Read again under the lock: another process may have been faster.
-                migrate(rows.statements, version_of(rows.statements))
-
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema, and every row's digest.
 
@@ -541,22 +541,14 @@ class ClientFile:
         quiet = read_while_quiet(self.path) if self._read_only else nullcontext()
         with quiet:
             try:
-                self._connection = _connect(self.path, read_only=self._read_only)
+                self._connection = open_connection(
+                    self.path, busy_timeout=_BUSY_TIMEOUT, read_only=self._read_only
+                )
                 yield
             finally:
                 connection, self._connection = self._connection, None
                 if connection is not None:
                     connection.close()
-
-    @contextmanager
-    def _apart(self, rows: WorkingRows) -> Iterator[None]:
-        """Undo all that the block writes, and nothing else, if it raises."""
-        self._is_apart = True
-        try:
-            with rows.undone_together():
-                yield
-        finally:
-            self._is_apart = False
 
     def _statements(self) -> Statements:
         connection = self._connection
@@ -573,8 +565,10 @@ def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
 def stored_version(path: Path) -> str:
     """Return the version of a file's schema, newest or not; `NotFound` without a file."""
     OpenFile.at(path)
-    with read_while_quiet(path), closing(_connect(path, read_only=True)) as connection:
-        return version_of(Statements(lambda: connection, str(path)))
+    with read_while_quiet(path):
+        opened = open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=True)
+        with closing(opened) as connection:
+            return version_of(Statements(lambda: connection, str(path)))
 
 
 def insert_identities(rows: Rows, drawn: Mapping[str, ClientIdentity]) -> None:
@@ -588,13 +582,6 @@ def clients_of(rows: Rows) -> Iterable[str]:
     return rows.column(Identity, "client", {})
 
 
-def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    try:
-        return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=read_only)
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
-
-
 def _undo(statements: Statements) -> None:
     """Undo the rest of a transaction that did not reach its commit."""
     if statements.connect().in_transaction:
@@ -602,16 +589,14 @@ def _undo(statements: Statements) -> None:
 
 
 def _build(path: Path, *, drawn: Mapping[str, ClientIdentity]) -> None:
-    connection = _connect(path, read_only=False)
-    try:
+    opened = open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)
+    with closing(opened) as connection:
         rows = Rows(Statements(lambda: connection, str(path)))
         rows.statements.run(BEGIN_WRITE)
         _make_tables(rows.statements)
         state_version(rows.statements)
         insert_identities(rows, drawn)
         rows.statements.run("COMMIT")
-    finally:
-        connection.close()
 
 
 @cache

@@ -103,11 +103,6 @@ def identity_row(rows: OwnRows) -> Any:
     return found[0]
 
 
-def slot_of(rows: OwnRows, run_id: str, slot: str) -> PersonalState | None:
-    """Return a run's personal part, committed or pending, or None."""
-    return slots_of(rows, run_id).get(slot)
-
-
 def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
     """Return a run's personal parts by slot, `committed` or `pending`."""
     return {
@@ -135,7 +130,8 @@ class ClientSessions:
     def newest(self, run_id: str) -> SessionRecord | None:
         """Return the client's progress in the run, None before its first attempt."""
         with self._transaction(read_only=True) as rows:
-            return _read(rows, run_id)
+            found = rows.read(Sessions, {"run_id": run_id})
+        return SessionRecord(*_FACTS(found[0])) if found else None
 
     def of_other_runs(self, run_id: str) -> tuple[SessionRecord, ...]:
         """Return the client's progress in each other run, by run."""
@@ -194,11 +190,6 @@ class ClientSessions:
         with self._transaction() as rows:
             rows.delete(Replies, {"run_id": run_id})
             rows.update(Sessions, {"run_id": run_id}, state=b"")
-
-
-def _read(rows: OwnRows, run_id: str) -> SessionRecord | None:
-    found = rows.read(Sessions, {"run_id": run_id})
-    return SessionRecord(*_FACTS(found[0])) if found else None
 
 
 def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:

@@ -25,7 +25,6 @@ from storage.client_rows import (
     fill_slot,
     identity_row,
     release_key,
-    slot_of,
     slots_of,
 )
 from storage.client_tables import (
@@ -106,7 +105,7 @@ class ClientStore:
         require_count(round_number=round_number, attempt=attempt)
         require_bytes(personal=personal, experts=experts)
         with self._transaction() as rows:
-            committed = slot_of(rows, run_id, "committed")
+            committed = slots_of(rows, run_id).get("committed")
             if committed is not None and (round_number, attempt) <= committed[:2]:
                 raise InvalidRecordError(
                     f"round {round_number}, attempt {attempt} is not newer than round"
@@ -147,7 +146,7 @@ class ClientStore:
     def committed(self, run_id: str) -> PersonalState | None:
         """Return the last committed personal part, or None before the first."""
         with self._transaction(read_only=True) as rows:
-            return slot_of(rows, run_id, "committed")
+            return slots_of(rows, run_id).get("committed")
 
     def slots(self, run_id: str) -> tuple[PersonalState | None, PersonalState | None]:
         """Return the committed and the pending personal part, None for a missing part."""
@@ -158,7 +157,7 @@ class ClientStore:
     def pending(self, run_id: str) -> PersonalState | None:
         """Return the personal part that waits for the coordinator's commit, if any."""
         with self._transaction(read_only=True) as rows:
-            return slot_of(rows, run_id, "pending")
+            return slots_of(rows, run_id).get("pending")
 
     def put_noise(self, run_id: str, state: bytes) -> None:
         """Keep the state from which the noise of the run's next attempt continues.

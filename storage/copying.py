@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from storage.engine import BEGIN_READ, open_connection, translate
+from storage.engine import BEGIN_READ, Statements, open_connection, translate
 from storage.errors import DatabaseBusy
 from storage.files import OpenFile
 
@@ -49,15 +49,15 @@ def _of_one_moment(
     main: Path, others: Others
 ) -> Iterator[dict[str, tuple[Path, sqlite3.Connection]]]:
     """Yield open snapshots by name; the first has no name."""
-    with ExitStack() as kept:
-        watch = kept.enter_context(closing(_connect(main)))
+    with closing(_connect(main)) as watch:
+        statements = Statements(lambda: watch, str(main))
         for _ in range(_TRIES):
             with ExitStack() as stack:
-                before = _version(watch, main)
+                before = statements.run("PRAGMA data_version")
                 found = {"": (main, stack.enter_context(_snapshot(main)))}
                 for name, path in others().items():
                     found[name] = (path, stack.enter_context(_snapshot(path)))
-                if _version(watch, main) == before:
+                if statements.run("PRAGMA data_version") == before:
                     yield found
                     return
             time.sleep(_PAUSE)
@@ -67,12 +67,10 @@ def _of_one_moment(
 @contextmanager
 def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     with closing(_connect(path)) as connection:
-        try:
-            connection.execute(BEGIN_READ)
-            # The transaction's snapshot is that of its first read.
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.Error as error:
-            raise translate(error, str(path)) from error
+        statements = Statements(lambda: connection, str(path))
+        statements.run(BEGIN_READ)
+        # The transaction's snapshot is that of its first read.
+        statements.run("SELECT count(*) FROM sqlite_master")
         yield connection
 
 
@@ -90,18 +88,7 @@ def _copy(path: Path, source: sqlite3.Connection, target: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _version(watch: sqlite3.Connection, path: Path) -> int:
-    try:
-        ((version,),) = watch.execute("PRAGMA data_version").fetchall()
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
-    return int(version)
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     # This refuses a missing file, which SQLite would create.
     OpenFile.at(path)
-    try:
-        return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)
-    except sqlite3.Error as error:
-        raise translate(error, str(path)) from error
+    return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)

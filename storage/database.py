@@ -26,6 +26,7 @@ from storage.log import LogRepository, verify_log
 from storage.pool import PoolRepository
 from storage.records import TreeHead
 from storage.runs import AttemptRepository, RoundRepository, RunRepository, StateRepository
+from storage.schema import newest_schema, require_sound
 from storage.sealing import Rows
 from storage.tables import SEALED_TABLES
 
@@ -149,7 +150,7 @@ class Database:
     def verify_structure(self) -> None:
         """Check all pages, all indices, and the schema with its triggers; errors as above."""
         with self._reading() as rows:
-            self._home.verify_structure(rows.statements)
+            require_sound(rows.statements, newest_schema())
 
     def verify_log(
         self,

@@ -75,6 +75,7 @@ def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> 
 
     `busy_timeout` is in seconds; a read-only engine writes nothing, not even beside the file.
     """
+    # Parameters hold experts and personal state: they must not reach a log or a message.
     if read_only:
         engine = create_engine(
             "sqlite+pysqlite://",
@@ -82,24 +83,52 @@ def make_engine(path: Path, *, busy_timeout: float, read_only: bool = False) -> 
             hide_parameters=True,
             poolclass=NullPool,
         )
-        return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout, pragmas=READING)
-    # Parameters hold experts and personal state: they must not reach a log or a message.
-    url = URL.create("sqlite+pysqlite", database=str(path))
-    engine = create_engine(url, hide_parameters=True)
-    return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout)
+    else:
+        url = URL.create("sqlite+pysqlite", database=str(path))
+        engine = create_engine(url, hide_parameters=True)
+    pragmas, where = READING if read_only else WRITING, str(path)
+
+    def connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
+        record.info[FILE] = where
+        try:
+            configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+        except BaseException:
+            # No pool holds the connection yet, so it must be closed here.
+            connection.close()
+            raise
+
+    def begin(connection: Connection) -> None:
+        statement = connection.get_execution_options().get(BEGIN_OPTION, BEGIN_WRITE)
+        if statement:
+            connection.exec_driver_sql(statement)
+
+    def fail(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, (sqlite3.Error, UnicodeDecodeError)):
+            raise translate(context.original_exception, where)
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
+    event.listen(engine, "handle_error", fail)
+    return engine
 
 
 def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
-    """Return a connection of its own to a file, set up as those of `make_engine`."""
-    connection = (
-        _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
-    )
+    """Return a connection of its own to a file, set up as those of `make_engine`.
+
+    A driver's error becomes a `StorageError`.
+    """
     try:
-        pragmas = READING if read_only else WRITING
-        configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
-    except BaseException:
-        connection.close()
-        raise
+        connection = (
+            _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
+        )
+        try:
+            pragmas = READING if read_only else WRITING
+            configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
     return connection
 
 
@@ -158,41 +187,6 @@ def _await_index(path: Path) -> None:
 def _connect_uri(path: Path, how: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&{how}"
     return sqlite3.connect(uri, uri=True, check_same_thread=False)
-
-
-def _set_up(
-    engine: Engine,
-    where: Callable[[], str],
-    *,
-    busy_timeout: float,
-    pragmas: Sequence[str] = WRITING,
-) -> Engine:
-
-    def connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
-        record.info[FILE] = where()
-        try:
-            configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
-        except BaseException:
-            # No pool holds the connection yet, so it must be closed here.
-            connection.close()
-            raise
-
-    def begin(connection: Connection) -> None:
-        statement = connection.get_execution_options().get(BEGIN_OPTION, BEGIN_WRITE)
-        if statement:
-            connection.exec_driver_sql(statement)
-
-    def fail(context: ExceptionContext) -> None:
-        if isinstance(context.original_exception, (sqlite3.Error, UnicodeDecodeError)):
-            # At the time of an error, a shared engine's current file may be another.
-            failed = context.connection
-            known = where() if failed is None else failed.info.get(FILE) or where()
-            raise translate(context.original_exception, known)
-
-    event.listen(engine, "connect", connect)
-    event.listen(engine, "begin", begin)
-    event.listen(engine, "handle_error", fail)
-    return engine
 
 
 def configure_connection(

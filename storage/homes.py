@@ -15,10 +15,9 @@ from typing import Final
 from sqlalchemy import Engine
 
 from storage import schema
-from storage.engine import Statements, checkpoint, make_engine, retried
+from storage.engine import checkpoint, make_engine, retried
 from storage.errors import InvalidRecordError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
-from storage.schema import require_sound
 
 PREFIX: Final = "sqlite:///"
 
@@ -70,10 +69,6 @@ class Home:
     def checkpoint(self) -> None:
         """Empty the write-ahead log, which keeps deleted rows; see `engine.checkpoint`."""
         checkpoint(self.engine, patience=self._patience)
-
-    def verify_structure(self, statements: Statements) -> None:
-        """Check all pages, all indices, and the schema with its triggers; see `require_sound`."""
-        require_sound(statements, schema.newest_schema())
 
 
 def open_home(path: Path, *, busy_timeout: float, read_only: bool) -> Home:

@@ -192,12 +192,11 @@ class RoundRepository:
         """Return the committed rounds in order; `DatabaseDamaged` if a document is not JSON."""
         require_run(self._rows, run_id)
         rows = self._rows.read(Rounds, {"run_id": run_id}, order=("round_number",))
-        return tuple(map(_round_record, rows))
-
-
-def _round_record(row: Any) -> RoundRecord:
-    document = stored_object(row.document, f"the document of round {row.round_number}")
-    return RoundRecord(row.round_number, row.attempt, document)
+        found = []
+        for row in rows:
+            document = stored_object(row.document, f"the document of round {row.round_number}")
+            found.append(RoundRecord(row.round_number, row.attempt, document))
+        return tuple(found)
 
 
 def _run_record(row: Any) -> RunRecord:

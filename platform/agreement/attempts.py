@@ -180,10 +180,8 @@ class Coming:
     ) -> int | None:
         """Return how many further rounds fit under a limit, each charged to one client.
 
-        `spent` is the client's spending, in the run or in its life.
-
-        Returns:
-            The number of rounds, at most `MOST_ROUNDS`; None without a limit or a price.
+        `spent` is the client's spending, in the run or in its life. The answer is at most
+        `MOST_ROUNDS`; None without a limit or a price.
         """
         if limit is None or not self.releases:
             return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -49,19 +50,20 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
         members = _copied(database, folder)
         version = schema_version(_url(members[DATABASE]))
-        heads, size = _examined(members[DATABASE], folder / "examined")
+        with (
+            _second_copy(members[DATABASE], folder / "examined") as scratch,
+            open_database(_url(scratch)) as opened,
+        ):
+            # The ends of the audit chains, and how many leaves the log has.
+            heads, size = _heads(opened), opened.verify_log().size
         stores = {name: path for name, path in members.items() if name.endswith(STORES)}
         for name, path in stores.items():
             if (run := _run_of(name)) is not None and run not in heads:
                 # Another process is still setting up its run.
                 del members[name]
             else:
-                scratch = folder / "examined"
-                shutil.copyfile(path, scratch)
-                try:
+                with _second_copy(path, folder / "examined") as scratch:
                     open_client_stores(scratch).verify_integrity()
-                finally:
-                    _remove(scratch)
         for run_id in heads:
             # A run that goes on may have files that its records do not know; it writes them again.
             found = ((name, database.parent / run_id / name) for name in RUN_FILES)
@@ -154,15 +156,15 @@ def _run_of(name: str) -> str | None:
     return None if found is None else found.group(1)
 
 
-def _examined(copy: Path, scratch: Path) -> tuple[dict[str, tuple[int, str]], int]:
-    """Check all of a copy; return the ends of its audit chains, and how many leaves its log has."""
+@contextmanager
+def _second_copy(copy: Path, scratch: Path) -> Iterator[Path]:
+    """Yield a copy of a copy: opening would migrate an older schema, which the first must keep."""
     shutil.copyfile(copy, scratch)
     try:
-        # Opening would migrate an older schema, which the copy must keep: so open a second copy.
-        with open_database(_url(scratch)) as opened:
-            return _heads(opened), opened.verify_log().size
+        yield scratch
     finally:
-        _remove(scratch)
+        for ending in ("", "-wal", "-shm"):
+            scratch.with_name(scratch.name + ending).unlink(missing_ok=True)
 
 
 def _heads(database: Database) -> dict[str, tuple[int, str]]:
@@ -181,11 +183,6 @@ def _lay(archive: Archive, name: str, folder: Path, runs: Iterable[str]) -> None
     archive.extract(name, target)
     if name.endswith(STORES):
         open_client_stores(target).verify_integrity()
-
-
-def _remove(scratch: Path) -> None:
-    for ending in ("", "-wal", "-shm"):
-        scratch.with_name(scratch.name + ending).unlink(missing_ok=True)
 
 
 def _url(path: Path) -> str:

@@ -67,13 +67,8 @@ def run_warnings(
 ) -> list[Caveat]:
     """Return all warnings of a finished run, most important first.
 
-    Args:
-        run: The run.
-        documents: Its committed rounds, as stored.
-        ended_early: Why it ended before its last round, if it did.
-        uncollected: Why its pool was not made, if it should have been made and was not.
-        remarks: Remarks on the images on which it was measured.
-        canaries: The results of an audit's canaries, None without canaries.
+    `uncollected` says why its pool was not made, if it should have been made; `remarks` are on the
+    images on which it was measured.
     """
     claim = privacy_warnings(run.terms.config) if run.terms.protection.run_channels else ()
     found: list[tuple[Code, Iterable[str]]] = [

@@ -93,12 +93,8 @@ def train_twin(
 ) -> tuple[Arrays, PersonalState]:
     """Train one client alone; return the server's broadcast to the twin, and its personal state.
 
-    Args:
-        profile: The client.
-        make_trainer: Its trainers.
-        server_state: The server state at the start of the federation.
-        rounds: The rounds in which the client took part, ascending; their batches are the same.
-        final_round: The number that fixes the batches of `personalise`.
+    `rounds` are those in which the client took part, ascending; their batches are the same.
+    `final_round` fixes the batches of `personalise`.
     """
     method, state = profile.method, server_state
     personal = first_state(profile)

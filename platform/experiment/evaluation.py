@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -65,13 +65,7 @@ class Accuracy:
 
     def document(self) -> dict[str, Any]:
         """Return the numbers as `summary.json` states them."""
-        return {
-            "mean": self.mean,
-            "weighted": self.weighted,
-            "std": self.std,
-            "worst": self.worst,
-            "per_client": list(self.per_client),
-        }
+        return {**asdict(self), "per_client": list(self.per_client)}
 
 
 class NewClient(NamedTuple):
@@ -189,10 +183,7 @@ def measure_round(
     """Return the accuracies of a round's document, before clients personalise.
 
     They are on the clients' own images only, unless validation may choose this round; null in
-    rounds that are not measured.
-
-    Raises:
-        ClientsSilent: If a client cannot be heard, or has gone on.
+    rounds that are not measured. `ClientsSilent` if a client cannot be heard, or has gone on.
     """
     every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
     if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:

@@ -16,8 +16,6 @@ rounds would show nothing more.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +69,7 @@ from platform.rounds.documents import (
     ROUND_KEYS,
     ROUNDS,
     SCHEMA_VERSION,
+    csv_text,
     epsilon_document,
     in_rounds,
     json_number,
@@ -426,23 +425,19 @@ def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
 
 def metrics_files(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return files of rounds for other tools, by name: a line a round, as CSV and as JSON."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     scores = ("mean", "weighted", "std", "worst")
     plain = [name for name in MEASURES if name != "signal_to_noise"]
-    columns = (*plain, "signal_to_noise_low", "signal_to_noise_high")
-    writer.writerow(
-        (
-            *("round", "phase", "cohort", "dropped"),
-            *(f"accuracy_{score}" for score in scores),
-            *("validation", "released_validation"),
-            *(f"epsilon_{name}" for name in ADVERSARIES),
-            *columns,
-        )
+    columns = (
+        *("round", "phase", "cohort", "dropped"),
+        *(f"accuracy_{score}" for score in scores),
+        *("validation", "released_validation"),
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        *(*plain, "signal_to_noise_low", "signal_to_noise_high"),
     )
+    rows = []
     for document in rounds:
         interval = document["signal_to_noise"] or {}
-        writer.writerow(
+        rows.append(
             (
                 *(document[name] for name in ("round", "phase", "cohort", "dropped")),
                 *(document["accuracy"][score] for score in scores),
@@ -454,7 +449,7 @@ def metrics_files(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
             )
         )
     lines = (f"{json.dumps(document, allow_nan=False)}\n" for document in rounds)
-    return {"metrics.csv": text.getvalue(), "metrics.jsonl": "".join(lines)}
+    return {"metrics.csv": csv_text(columns, rows), "metrics.jsonl": "".join(lines)}
 
 
 CONFIDENCE = 0.95

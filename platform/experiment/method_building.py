@@ -316,9 +316,8 @@ def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
 def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
     """Check, before any of its code runs, that a method has the code of the run's start.
 
-    Raises:
-        ConfigError: If the method is missing.
-        RunStopped: If its code is not that which the run's audit log states; None is packaged.
+    `ConfigError` if the method is missing; `RunStopped` if its code is not that which the run's
+    audit log states, where None is packaged.
     """
     then = dict(started) if isinstance(started, Mapping) else None
     if name not in registry.available():

@@ -79,7 +79,12 @@ def prune(database: Database, run_id: str) -> int:
                 AuditTrail(uow.audit, run_id).run_pruned(uow.states.rounds(run_id), generations)
                 uow.states.erase(run_id)
                 uow.attempts.erase_stages(run_id)
-        return _erase_own_parts(_stores(agreed, database), run_id)
+        path = _stores(agreed, database)
+        if path is None:
+            return 0
+        before = path.stat().st_size
+        open_client_stores(path).erase_run(run_id)
+        return before - path.stat().st_size
 
 
 def require_nothing_follows(uow: UnitOfWork, run_id: str, pruned: Set[str]) -> None:
@@ -119,11 +124,3 @@ def _own_parts(path: Path | None, run_id: str) -> Iterator[ClientStore]:
         opened = open_client_stores(path, read_only=True)
         with opened.kept_open():
             yield from (one for one in opened.stores.values() if any(one.slots(run_id)))
-
-
-def _erase_own_parts(path: Path | None, run_id: str) -> int:
-    if path is None:
-        return 0
-    before = path.stat().st_size
-    open_client_stores(path).erase_run(run_id)
-    return before - path.stat().st_size

@@ -133,15 +133,9 @@ def require_second_phase(
 ) -> None:
     """Check that a run may be the second phase of the run that it names, without making a store.
 
-    Args:
-        config: The new run's configuration, which deals out the data as the named run's did.
-        first: The named run.
-        folder: Its folder.
-        registry: Knows the options of the method that ran the rounds.
-
-    Raises:
-        ConfigError: If the named run has not finished, is a second phase itself, differs in more
-            than its second phase, or lacks a file or a charged client's store.
+    `registry` knows the options of the method that ran the rounds. `ConfigError` if the named run
+    has not finished, is a second phase itself, differs in more than its second phase, or lacks a
+    file or a charged client's store.
     """
     source = str(config.phase_two_of)
     with first.database.unit_of_work(read_only=True) as uow:

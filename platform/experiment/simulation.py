@@ -198,13 +198,8 @@ def build_population(
 ) -> Population:
     """Return all clients with open stores; the first call makes the stores.
 
-    Args:
-        terms: The terms of the run.
-        learning: Method and examples.
-        run: The run, and the run that the clients took part in.
-        folder: The folder of the run whose clients these are.
-        canaries: The uploads of an audit's canaries, None without an audit.
-        read_only: Whether the stores exist already and are only read.
+    `folder` is that of the run whose clients these are. With `read_only` the stores exist already
+    and are only read.
     """
     config, protection = terms.config, terms.protection
     make_trainer = trainer_factory(config, learning.device, protection)

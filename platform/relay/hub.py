@@ -17,20 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
-from platform.relay.packets import (
-    LENGTH,
-    ClientStatus,
-    Hello,
-    Outcome,
-    Query,
-    Request,
-    Status,
-    decode_outcome,
-    decode_packet,
-    encode_packet,
-    listening,
-    require_length,
-)
+from platform.relay import packets
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout
 
@@ -49,7 +36,7 @@ class _Open:
     client: ClientId
     stage: Stage
     packet: bytes
-    outcome: asyncio.Future[Outcome]
+    outcome: asyncio.Future[packets.Outcome]
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Hub:
 
     def __enter__(self) -> Self:
         """Listen."""
-        sock = listening(self.path, FIELD)
+        sock = packets.listening(self.path, FIELD)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
         self._thread.start()
@@ -146,11 +133,11 @@ class Hub:
         enough: int | None,
     ) -> dict[ClientId, bytes | Dropout]:
         numbers: list[int] = []
-        waiting: dict[ClientId, asyncio.Future[Outcome]] = {}
+        waiting: dict[ClientId, asyncio.Future[packets.Outcome]] = {}
         for client, message in messages.items():
             self._numbers += 1
             numbers.append(self._numbers)
-            packet = encode_packet(Request(self._numbers, client, seconds, message))
+            packet = packets.encode_packet(packets.Request(self._numbers, client, seconds, message))
             waiting[client] = self._loop.create_future()
             self._open[self._numbers] = _Open(client, stage, packet, waiting[client])
             if client in self._links:
@@ -163,14 +150,13 @@ class Hub:
             for number in numbers:
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
-        outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
-        for client, outcome in outcomes.items():
-            if outcome is not None and outcome.kind == "behind":
-                raise CoordinatorBehind(f"{client}: {outcome.reason}")
         replies: dict[ClientId, bytes | Dropout] = {}
-        for client, outcome in outcomes.items():
+        for client, future in waiting.items():
+            outcome = future.result() if future.done() else None
             if outcome is None:
                 replies[client] = late
+            elif outcome.kind == "behind":
+                raise CoordinatorBehind(f"{client}: {outcome.reason}")
             else:
                 answered = outcome.kind == "answer"
                 replies[client] = outcome.body if answered else Dropout(outcome.reason)
@@ -180,7 +166,7 @@ class Hub:
         return replies
 
     async def _tell(
-        self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[Outcome]]
+        self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[packets.Outcome]]
     ) -> None:
         """Report missing clients at intervals; a report after each answer would cost n^2."""
         told, missing = None, frozenset(waiting)
@@ -207,20 +193,22 @@ class Hub:
             writer.close()
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = decode_packet(await _read(reader))
-        if isinstance(hello, Query):
+        hello = packets.decode_packet(await _read(reader))
+        if isinstance(hello, packets.Query):
             asked = {waiting.client: waiting.stage for waiting in self._open.values()}
             last = self._last
-            status = Status(
+            status = packets.Status(
                 tuple(
-                    ClientStatus(name, name in self._links, asked.get(name, ""), last.get(name, ""))
+                    packets.ClientStatus(
+                        name, name in self._links, asked.get(name, ""), last.get(name, "")
+                    )
                     for name in self.clients
                 )
             )
-            _write(writer, encode_packet(status))
+            _write(writer, packets.encode_packet(status))
             await writer.drain()
             return
-        if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
+        if not isinstance(hello, packets.Hello) or not set(hello.clients) <= set(self.clients):
             raise ProtocolError("packet: a relay must first name the clients that it carries")
         clients = frozenset(hello.clients)
         for client in sorted(clients):
@@ -230,7 +218,7 @@ class Hub:
             if waiting.client in clients and not waiting.outcome.done():
                 _write(writer, waiting.packet)
         while True:
-            outcome = decode_outcome(await _read(reader))
+            outcome = packets.decode_outcome(await _read(reader))
             known = self._open.get(outcome.number)
             # Ignore late and repeated outcomes, and outcomes for clients of another relay.
             if known is None or self._links.get(known.client) is not writer:
@@ -271,13 +259,13 @@ class HubTransport:
 
 
 async def _until(
-    asked: Collection[asyncio.Future[Outcome]], seconds: float, enough: int | None
+    asked: Collection[asyncio.Future[packets.Outcome]], seconds: float, enough: int | None
 ) -> str:
     """Wait for the outcomes; return the reason for dropping clients without an outcome."""
     over, left, needed = asyncio.Event(), len(asked), len(asked) if enough is None else enough
     answers = 0
 
-    def count(outcome: asyncio.Future[Outcome]) -> None:
+    def count(outcome: asyncio.Future[packets.Outcome]) -> None:
         nonlocal left, answers
         left -= 1
         answers += outcome.result().kind == "answer"
@@ -295,11 +283,11 @@ async def _until(
 
 
 def _write(writer: asyncio.StreamWriter, packet: bytes) -> None:
-    writer.write(LENGTH.pack(len(packet)))
+    writer.write(packets.LENGTH.pack(len(packet)))
     writer.write(packet)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    require_length(length)
+    (length,) = packets.LENGTH.unpack(await reader.readexactly(packets.LENGTH.size))
+    packets.require_length(length)
     return await reader.readexactly(length)

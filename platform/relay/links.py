@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -23,20 +25,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from platform.errors import ConfigError, ProtocolError
-from platform.relay.packets import (
-    Hello,
-    Outcome,
-    Query,
-    Status,
-    connect,
-    decode_outcome,
-    decode_packet,
-    decode_request,
-    encode_packet,
-    is_readable,
-    receive,
-    send,
-)
+from platform.relay import packets
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
@@ -68,8 +57,8 @@ class HubLink:
     @classmethod
     def to(cls, hub: Path, clients: Sequence[str]) -> Self:
         """Connect, and tell the hub which clients' messages this relay carries."""
-        link = cls(connect(hub))
-        send(link.sock, encode_packet(Hello(tuple(clients))))
+        link = cls(packets.connect(hub))
+        packets.send(link.sock, packets.encode_packet(packets.Hello(tuple(clients))))
         return link
 
     def __enter__(self) -> Self:
@@ -87,34 +76,34 @@ class HubLink:
         request.
         """
         found: list[Parcel] = []
-        while is_readable(self.sock, 0.0 if found else seconds):
-            packet = receive(self.sock)
+        while packets.is_readable(self.sock, 0.0 if found else seconds):
+            packet = packets.receive(self.sock)
             if packet is None:
                 raise ConnectionResetError("the coordinator has hung up")
-            asked = decode_request(packet)
+            asked = packets.decode_request(packet)
             found.append(Parcel(asked.number, asked.client, asked.seconds, packet))
         return found
 
     def answer(self, outcome: bytes) -> None:
         """Hand over an outcome as it came; after an `OSError` the hub asks again."""
         with self._sending:
-            send(self.sock, outcome)
+            packets.send(self.sock, outcome)
 
 
-def status_of(hub: Path, seconds: float) -> Status:
+def status_of(hub: Path, seconds: float) -> packets.Status:
     """Ask a hub for the status of its clients; `OSError` if there is no answer in that time."""
-    with connect(hub, seconds) as sock:
-        send(sock, encode_packet(Query()))
-        packet = receive(sock)
-    found = decode_packet(packet or b"")
-    if not isinstance(found, Status):
+    with packets.connect(hub, seconds) as sock:
+        packets.send(sock, packets.encode_packet(packets.Query()))
+        packet = packets.receive(sock)
+    found = packets.decode_packet(packet or b"")
+    if not isinstance(found, packets.Status):
         raise ProtocolError("packet: a status was expected")
     return found
 
 
 def lost(number: int, reason: str) -> bytes:
     """Return the outcome of a request that could not be delivered."""
-    return encode_packet(Outcome(number, "lost", reason))
+    return packets.encode_packet(packets.Outcome(number, "lost", reason))
 
 
 def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
@@ -129,9 +118,9 @@ def deliver(client: Path, packet: bytes, seconds: float) -> bytes:
         if left <= 0:
             raise TimeoutError("the client gave no outcome in time")
         try:
-            with connect(client, left) as sock:
-                send(sock, packet)
-                outcome = receive(sock)
+            with packets.connect(client, left) as sock:
+                packets.send(sock, packet)
+                outcome = packets.receive(sock)
         except TimeoutError:
             raise
         except (OSError, ProtocolError):
@@ -172,7 +161,7 @@ def _bring_back(link: HubLink, carry: Carrying, parcel: Parcel) -> None:
     if outcome is None:
         return
     try:
-        same = decode_outcome(outcome).number == parcel.number
+        same = packets.decode_outcome(outcome).number == parcel.number
     except ProtocolError:
         same = False
     if not same:
@@ -252,6 +241,36 @@ def free_ports(count: int) -> list[int]:
             sock.bind(("127.0.0.1", 0))
             found.append(int(sock.getsockname()[1]))
         return found
+
+
+def start_process(
+    command: Sequence[str], log: Path, env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process in its log's folder, in a group of its own; its output is added to the log.
+
+    `env` comes on top of this process's variables.
+    """
+    with log.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603 - fixed commands of our own
+            command,
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+
+
+def await_line(
+    process: subprocess.Popen[bytes], log: Path, line: str, *, seconds: float, failed: str
+) -> None:
+    """Wait until a process has printed a line; `ConfigError` if it has ended, or is too late."""
+    end = time.monotonic() + seconds
+    while line not in log.read_text("utf-8", errors="replace").splitlines():
+        if process.poll() is not None or time.monotonic() > end:
+            raise ConfigError(failed)
+        time.sleep(0.1)
 
 
 def development_enrolment(nodes: Mapping[str, str]) -> bytes:

@@ -28,20 +28,9 @@ from platform.errors import ClientsSilent, CoordinatorBehind, ProtocolError, Run
 from platform.rounds.leaving import LeavingTransport, record_joined
 from platform.rounds.pool import FixedPool, fixed_pool
 from platform.rounds.run import Progress, Roll, Run
+from platform.wire import outside_rounds as wire
 from platform.wire.codec import Attempt, Envelope
 from platform.wire.messages import Stage
-from platform.wire.outside_rounds import (
-    Offer,
-    Parting,
-    decode_acceptance,
-    decode_claim,
-    decode_introduction,
-    decode_personalised,
-    encode_offer,
-    encode_parting,
-    encode_pool_notice,
-    encode_roll_call,
-)
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy.secure_aggregation import Enrolment
 
@@ -168,16 +157,19 @@ def _read(
 
 
 def offer_run(
-    transport: Transport, clients: Sequence[ClientId], offer: Offer, left: Container[ClientId] = ()
+    transport: Transport,
+    clients: Sequence[ClientId],
+    offer: wire.Offer,
+    left: Container[ClientId] = (),
 ) -> None:
     """Ask all clients to take part in a run; a repeated question changes nothing.
 
     Clients in `left` have left the run for good by now. `RunStopped` has the reasons of a client
     that does not take part.
     """
-    envelope, message = offer.envelope, encode_offer(offer)
+    envelope, message = offer.envelope, wire.encode_offer(offer)
     questions = (Question(client, envelope, message) for client in clients)
-    answers = dict(ask_all(transport, "join", questions, decode_acceptance, left=left))
+    answers = dict(ask_all(transport, "join", questions, wire.decode_acceptance, left=left))
     declined = {client: said.reasons for client, said in answers.items() if said.reasons}
     if declined:
         listed = "; ".join(f"{client}: {' | '.join(why)}" for client, why in declined.items())
@@ -198,8 +190,8 @@ def personalise(run: Run, progress: Progress) -> float | None:
     if run.terms.fetches_at_end:
         # Each client names its own entry.
         places = {client: envelope(client) for client in run.roll.present}
-        notices = (Question(c, e, encode_pool_notice(e)) for c, e in places.items())
-        answers = ask_all(run.transport, "claim", notices, decode_claim, left=left)
+        notices = (Question(c, e, wire.encode_pool_notice(e)) for c, e in places.items())
+        answers = ask_all(run.transport, "claim", notices, wire.decode_claim, left=left)
         claims = {client: claim.handle for client, claim in answers}
 
     def questions() -> Iterator[Question]:
@@ -210,10 +202,10 @@ def personalise(run: Run, progress: Progress) -> float | None:
                 pool, gone = _pool(run), len(left)
             broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
             fetched = None if pool is None else pool.fetch(claims.get(client, b""))
-            message = encode_parting(Parting(envelope(client), broadcast, fetched))
+            message = wire.encode_parting(wire.Parting(envelope(client), broadcast, fetched))
             yield Question(client, envelope(client), message)
 
-    done = ask_all(run.transport, "personalise", questions(), decode_personalised, left=left)
+    done = ask_all(run.transport, "personalise", questions(), wire.decode_personalised, left=left)
     is_whole = all([answer.is_new for _, answer in done])
     return run.clock() - started if is_whole else None
 
@@ -244,15 +236,11 @@ def call_roll(
     begun: Attempt | None = None,
     left: Container[ClientId] = (),
 ) -> Roll:
-    """Return the clients that take part.
+    """Return the clients that take part, of all names on the transport, in order.
 
-    Args:
-        transport: Carries the messages.
-        run_id: The run.
-        clients: All clients' names on the transport, in order.
-        enrolment: Says which keys may take part; None against a semi-honest server.
-        begun: The newest attempt that the coordinator has begun, None before the first.
-        left: Clients that have left the run for good by now; they are not on the roll.
+    `enrolment` says which keys may take part; None against a semi-honest server. `begun` is the
+    newest attempt that the coordinator has begun. Clients in `left` have left for good by now; they
+    are not on the roll.
 
     Raises:
         CoordinatorBehind: If a client has answered a newer attempt than that.
@@ -261,9 +249,9 @@ def call_roll(
             If a client has no enrolled key of its own: the others would refuse its rounds.
     """
     envelope = Envelope(run_id, 0, 0)
-    message = encode_roll_call(envelope)
+    message = wire.encode_roll_call(envelope)
     questions = (Question(client, envelope, message) for client in clients)
-    told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
+    told = dict(ask_all(transport, "join", questions, wire.decode_introduction, left=left))
     for client, said in told.items():
         # The database may be an old copy. A round would not show that: only clients that answered
         # the attempt would notice, and the charges of all others would be lost here.
@@ -322,7 +310,7 @@ class Door:
     """
 
     through: LeavingTransport
-    offer: Offer
+    offer: wire.Offer
     enough: int | None
     reachable: Callable[[], Container[ClientId]] | None
     seconds: float
@@ -366,9 +354,11 @@ class Door:
                 self.declined[client] = (str(error),)
 
     def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:
-        envelope, message = self.offer.envelope, encode_offer(self.offer)
+        envelope, message = self.offer.envelope, wire.encode_offer(self.offer)
         questions = [Question(client, envelope, message) for client in clients]
-        answers = ask_once(self.through, "join", questions, decode_acceptance, deadline=deadline)
+        answers = ask_once(
+            self.through, "join", questions, wire.decode_acceptance, deadline=deadline
+        )
         self.declined.update({c: said.reasons for c, said in answers.items() if said.reasons})
         return [client for client in clients if client in answers and client not in self.declined]
 

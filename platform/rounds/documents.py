@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -132,6 +134,15 @@ def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
 def json_number(value: float) -> float | str:
     """Return a number that strict JSON can hold: infinity becomes "inf"."""
     return "inf" if math.isinf(value) else value
+
+
+def csv_text(columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return the text of a CSV file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def shown_round(document: Mapping[str, Any]) -> dict[str, Any]:

@@ -130,12 +130,10 @@ class ResidentPool:
     ) -> list[tuple[Arrays, ...]]:
         """Return the experts of several clients, found in one pass over the pool.
 
-        `asked` has each client's own handles, newest first. `rng` draws for `select: random`.
-
-        Returns:
-            For each client at most K experts. A client gets none if the pool is too small, or if
-            the client has no live entry and so counts as first-time. In a pool that is made once no
-            client counts as first-time, because it would always stay first-time.
+        `asked` has each client's own handles, newest first. `rng` draws for `select: random`. Each
+        client gets at most K experts: none if the pool is too small, or if the client has no live
+        entry and so counts as first-time. In a pool that is made once no client counts as
+        first-time, because it would always stay first-time.
         """
         policy = self._rules.policy
         picked: list[list[int]] = [[] for _ in asked]

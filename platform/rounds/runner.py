@@ -36,6 +36,7 @@ from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.protection.sums import NoisedSum, SumProtection, round_parameters
 from platform.protection.uploads import Protection
 from platform.rounds.plan import Readings, RoundOutcome, RoundPlan
+from platform.wire import messages as wire
 from platform.wire.codec import (
     Attempt,
     Frame,
@@ -45,24 +46,6 @@ from platform.wire.codec import (
     encode_frame,
 )
 from platform.wire.layout import LARGEST_COORDINATE, Summed, Totals
-from platform.wire.messages import (
-    Answer,
-    Assignment,
-    Disclosure,
-    Invitation,
-    Relay,
-    SecureRound,
-    Stage,
-    Upload,
-    broadcast_digest,
-    decode_answer,
-    decode_disclosure,
-    decode_relay,
-    decode_upload,
-    encode_assignment,
-    encode_invitation,
-    encode_relay,
-)
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import (
     NoiseSource,
@@ -83,7 +66,7 @@ from privacy.secure_aggregation import server as unmasking
 
 AHEAD: Final = "ahead"
 """Stands in place of a stage for the keys, made ahead, with which an attempt was opened."""
-Kept = Stage | Literal["ahead"]
+Kept = wire.Stage | Literal["ahead"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +102,7 @@ class DatabaseJournal:
         """Return the stored result of a stage, None if the stage has not been completed."""
         return self._kept.get(stage)
 
-    def keep(self, stage: Stage, blob: bytes) -> None:
+    def keep(self, stage: wire.Stage, blob: bytes) -> None:
         """Keep a stage's result, durably."""
         key = (self.run_id, self.round_number, self.attempt)
         with self.records.write() as uow:
@@ -142,7 +125,7 @@ class MemoryJournal:
         """Return the result of a stage, None if it has not been completed."""
         return self.kept.get(stage)
 
-    def keep(self, stage: Stage, blob: bytes) -> None:
+    def keep(self, stage: wire.Stage, blob: bytes) -> None:
         """Keep a stage's result."""
         self.kept[stage] = blob
 
@@ -223,11 +206,11 @@ class Exchange:
     deadline: float | None = None
     up: int = 0
     down: int = 0
-    phase: Stage | None = None
+    phase: wire.Stage | None = None
 
     def __call__(
         self,
-        stage: Stage,
+        stage: wire.Stage,
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
@@ -248,7 +231,7 @@ class Exchange:
                 answers[client] = message
         return answers
 
-    def settled(self, stage: Stage, work: Callable[[], StageResult]) -> StageResult:
+    def settled(self, stage: wire.Stage, work: Callable[[], StageResult]) -> StageResult:
         """Return a stage's result from the journal; else do the work and keep its result."""
         kept = self.journal.stage(stage)
         if kept is not None:
@@ -261,7 +244,7 @@ class Exchange:
 
     def again(
         self,
-        stage: Stage,
+        stage: wire.Stage,
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
@@ -275,13 +258,16 @@ class Exchange:
     def uploads_asked(self) -> bool:
         """Whether this process, or an earlier one, may have asked a client to upload."""
         # After this stage the coordinator asks for uploads, and writes down nothing in between.
-        before: Stage = "share" if self.plan.protection.masked else "advertise"
+        before: wire.Stage = "share" if self.plan.protection.masked else "advertise"
         return self.phase == "train" or self.journal.stage(before) is not None
 
     def relays(self, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
         """Return the messages that carry these payloads."""
         envelope = self.plan.envelope
-        return {c: encode_relay(Relay(envelope(c), payload)) for c, payload in payloads.items()}
+        return {
+            c: wire.encode_relay(wire.Relay(envelope(c), payload))
+            for c, payload in payloads.items()
+        }
 
     def traffic(self) -> tuple[int, int]:
         """Return mean bytes up and down per invited client so far."""
@@ -295,7 +281,7 @@ Rosters = Mapping[ClientId, bytes]
 """By client, all clients' keys."""
 Handles = Mapping[ClientId, tuple[bytes, ...]]
 """By client, the names of its own pool entries."""
-Ask = Callable[[], dict[ClientId, Upload]]
+Ask = Callable[[], dict[ClientId, wire.Upload]]
 HANDLE_BYTES = 32
 
 
@@ -311,7 +297,7 @@ class MaskedSum:
         """Return the protocol's first state."""
         seat = seat_of(plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
-        context = broadcast_digest(broadcast, plan.protection.clipping_norm)
+        context = wire.broadcast_digest(broadcast, plan.protection.clipping_norm)
         return cls(unmasking.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
@@ -329,7 +315,7 @@ class MaskedSum:
 
     def settled(
         self,
-        answers: Mapping[ClientId, Answer | Relay | Upload],
+        answers: Mapping[ClientId, wire.Answer | wire.Relay | wire.Upload],
         handles: Handles | None = None,
     ) -> StageResult:
         """Return the result of a stage from its answers."""
@@ -345,13 +331,13 @@ class MaskedSum:
         return self.state
 
 
-def seat_of(plan: RoundPlan, index: int) -> SecureRound:
+def seat_of(plan: RoundPlan, index: int) -> wire.SecureRound:
     """Return the part of an invitation that tells the client of this index of the secure sum."""
     layout, grid = plan.protection.layout, plan.protection.sums.grid()
     clients = len(plan.cohort)
     if plan.secure is None:
         raise ValueError("there is no secure sum in this attempt")
-    return SecureRound(
+    return wire.SecureRound(
         index=index,
         clients=clients,
         vector_length=layout.length,
@@ -379,7 +365,9 @@ def _invitations(
                 seat = seat_of(plan, places[client])
                 if rosters is not None:
                     seat = replace(seat, roster=rosters[client])
-            message = encode_invitation(Invitation(envelope, plan.generations, seat, norm))
+            message = wire.encode_invitation(
+                wire.Invitation(envelope, plan.generations, seat, norm)
+            )
             if seat is None:
                 # Only the seat differs between clients: without one, they get equal messages.
                 alike[envelope.committed] = message
@@ -402,14 +390,14 @@ def _assignments(
         # Arrays that are equal but not identical count as different.
         return tuple([(name, id(array)) for name, array in arrays.items()])
 
-    alike: dict[Hashable, tuple[Assignment, bytes]] = {}
+    alike: dict[Hashable, tuple[wire.Assignment, bytes]] = {}
     messages: dict[ClientId, bytes] = {}
     for client, payload in sorted(payloads.items()):
-        told = Assignment(plan.envelope(client), payload, broadcasts(client), experts[client])
+        told = wire.Assignment(plan.envelope(client), payload, broadcasts(client), experts[client])
         key = (told.envelope, payload, which(told.broadcast), tuple(map(which, told.experts)))
         if key not in alike:
             # The arrays are kept with the message, so that no other arrays can take their ids.
-            alike[key] = told, encode_assignment(told)
+            alike[key] = told, wire.encode_assignment(told)
         messages[client] = alike[key][1]
     return messages
 
@@ -493,7 +481,7 @@ class RoundRunner:
         rosters: Rosters | None = None
 
         def advertise() -> StageResult:
-            answers = exchange("advertise", _invitations(exchange, plan.places), decode_answer)
+            answers = exchange("advertise", _invitations(exchange, plan.places), wire.decode_answer)
             handles = {client: answer.handles for client, answer in answers.items()}
             if secure is None:
                 return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
@@ -512,7 +500,7 @@ class RoundRunner:
                 joined = exchange.settled(
                     "share",
                     lambda: dealing.settled(
-                        exchange("share", exchange.relays(told.relays), decode_relay)
+                        exchange("share", exchange.relays(told.relays), wire.decode_relay)
                     ),
                 )
             else:
@@ -521,7 +509,7 @@ class RoundRunner:
 
                 def share() -> StageResult:
                     invited = _invitations(exchange, everybodys, everybodys)
-                    answers = exchange("share", invited, decode_answer)
+                    answers = exchange("share", invited, wire.decode_answer)
                     named = {client: answer.handles for client, answer in answers.items()}
                     return with_keys.settled(answers, named)
 
@@ -529,19 +517,19 @@ class RoundRunner:
                 handles = joined.handles
             secure = start.at(joined.state)
 
-        def ask() -> dict[ClientId, Upload]:
+        def ask() -> dict[ClientId, wire.Upload]:
             mine = handles
             if not mine and plan.generations:
                 # The coordinator heard the handles before it was restarted, and did not store them.
-                stage: Stage = "advertise" if rosters is None else "share"
+                stage: wire.Stage = "advertise" if rosters is None else "share"
                 invited = _invitations(exchange, joined.relays, rosters)
-                answers = exchange.again(stage, invited, decode_answer)
+                answers = exchange.again(stage, invited, wire.decode_answer)
                 mine = {client: answer.handles for client, answer in answers.items()}
             asked = sorted(joined.relays)
             served = experts([mine.get(client, ()) for client in asked])
             handed = dict(zip(asked, served, strict=True))
             messages = _assignments(plan, joined.relays, broadcasts, handed)
-            return exchange("train", messages, decode_upload)
+            return exchange("train", messages, wire.decode_upload)
 
         if plan.collects:
             return self._collect(exchange, ask)
@@ -563,7 +551,7 @@ class RoundRunner:
             confirming, asked = summed, exchange.relays(result.relays)
             result = exchange.settled(
                 "confirm",
-                lambda: confirming.settled(exchange("confirm", asked, decode_relay)),
+                lambda: confirming.settled(exchange("confirm", asked, wire.decode_relay)),
             )
             summed = summed.at(result.state)
         # Clients make keys ahead with their last message, if all clients that need keys are here.
@@ -576,8 +564,8 @@ class RoundRunner:
             seat = None
             if following is not None and client in places:
                 seat = seat_of(following, places[client])
-            messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
-        answers = exchange("unmask", messages, decode_disclosure)
+            messages[client] = wire.encode_relay(wire.Relay(plan.envelope(client), payload, seat))
+        answers = exchange("unmask", messages, wire.decode_disclosure)
         finished = summed.advance({c: d.payload for c, d in answers.items()})[0].finished()
         indices = frozenset(finished.survivors)
         survivors = tuple(sorted(name for name, i in summed.places.items() if i in indices))
@@ -591,10 +579,10 @@ class RoundRunner:
         sent = {client: vector for client, vector in sorted(read.items()) if vector is not None}
         _require_minimum(plan, sent)
         survivors, layout = tuple(sent), sums.layout
-        answers: Mapping[ClientId, Disclosure] = {}
+        answers: Mapping[ClientId, wire.Disclosure] = {}
         if plan.protection.pool_spec is not None:
             messages = exchange.relays(dict.fromkeys(survivors, b""))
-            answers = exchange("unmask", messages, decode_disclosure)
+            answers = exchange("unmask", messages, wire.decode_disclosure)
         if sums.exact:
             weights = [uploads[client].weight for client in survivors]
             totals = layout.sum_plain(list(sent.values()), weights)
@@ -610,7 +598,7 @@ class RoundRunner:
         """Return the entries of a pool that is made once; each is alone, as there is no sum."""
         plan = exchange.plan
         result = exchange.settled("train", lambda: StageResult(relays=dict.fromkeys(ask(), b"")))
-        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
+        answers = exchange("unmask", exchange.relays(result.relays), wire.decode_disclosure)
         names = Counter(disclosure.handle for disclosure in answers.values())
         kept = {
             client: disclosure
@@ -635,7 +623,7 @@ class RoundRunner:
         exchange: Exchange,
         survivors: tuple[ClientId, ...],
         totals: Totals,
-        answers: Mapping[ClientId, Disclosure],
+        answers: Mapping[ClientId, wire.Disclosure],
         *,
         individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
     ) -> RoundOutcome:
@@ -690,7 +678,7 @@ class RoundRunner:
 
 
 def _entries_problem(
-    protection: Protection, collected: Sequence[Disclosure], survivors: int
+    protection: Protection, collected: Sequence[wire.Disclosure], survivors: int
 ) -> str | None:
     """Return why entries may not be kept: the sum minus some of them would name the others."""
     if protection.pool_spec is None:
@@ -707,7 +695,7 @@ def _entries_problem(
     return None
 
 
-def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
+def _is_entry(protection: Protection, disclosure: wire.Disclosure) -> bool:
     if not disclosure.entry or len(disclosure.handle) != HANDLE_BYTES:
         return False
     try:
@@ -717,7 +705,7 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
     return True
 
 
-def _usable(upload: Upload, sums: SumProtection) -> NDArray[Any] | None:
+def _usable(upload: wire.Upload, sums: SumProtection) -> NDArray[Any] | None:
     """Return an upload in the clear as it is summed, None if it does not fit this run.
 
     Each upload is checked alone, so a peer's upload cannot refuse or clip another one.

@@ -105,11 +105,7 @@ def price(composition: Composition, delta: float, accountant: Accountant) -> Eps
 def first_supporting(
     composition: Composition, delta: float, accountants: tuple[Accountant, ...]
 ) -> EpsilonResult:
-    """Price a composition by the first accountant that supports every event of it.
-
-    Raises:
-        UnsupportedEvent: None does; the message has every reason.
-    """
+    """Price by the first accountant that supports every event; `UnsupportedEvent` if none does."""
     reasons: list[str] = []
     for accountant in accountants:
         try:
@@ -161,17 +157,14 @@ def _price(composition: Composition, delta: float, name: str) -> float:
         return math.inf
     if composition.is_empty:
         return 0.0
-    if name == "pld" and _is_slow(composition):
-        raise UnsupportedEvent("it takes minutes at so little noise, and exact is as tight")
+    others = composition.integer_terms or composition.fixed_size_terms or composition.is_sampled
+    if name == "pld" and not others:
+        if min(term.noise_to_clip for term in composition.terms) < _SLOW:
+            raise UnsupportedEvent("it takes minutes at so little noise, and exact is as tight")
     if name == "exact" or name == "pld" or name == "rdp":
         return price(composition, delta, name).epsilon
     adapter = importlib.import_module("privacy.training.opacus_adapters")
     return float(adapter.prv_epsilon(composition, delta))
-
-
-def _is_slow(composition: Composition) -> bool:
-    others = composition.integer_terms or composition.fixed_size_terms or composition.is_sampled
-    return not others and min(term.noise_to_clip for term in composition.terms) < _SLOW
 
 
 _NOISE, _DELTA = 4.0, 1e-5

@@ -63,15 +63,9 @@ from privacy.events import sensitivity_over_norm
 
 
 def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: float) -> None:
-    """Compose every term with Gaussian noise into a fresh accountant.
+    """Compose every term with Gaussian noise into a fresh accountant, or `UnsupportedEvent`.
 
-    Args:
-        accountant: Of dp_accounting, without events so far.
-        composition: What was charged; all of it noised.
-        unit: What this accountant measures noise in, as a multiple of C.
-
-    Raises:
-        UnsupportedEvent: dp_accounting refuses a term; its reason is in the message.
+    `unit` is what this accountant measures noise in, as a multiple of C.
     """
     terms: tuple[Term | FixedSizeTerm, ...] = (*composition.terms, *composition.fixed_size_terms)
     for term in terms:
@@ -79,13 +73,10 @@ def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: f
             with quiet():
                 accountant.compose(_event(term, unit), term.count)
         except UnsupportedEventError as error:
+            # The event's own numbers stand before and after the reason.
+            reason = str(error).partition("Error: [")[2].partition("] caused by")[0]
             name = type(accountant).__name__
-            raise UnsupportedEvent(f"{name} refuses a release: {_reason(error)}") from error
-
-
-def _reason(error: UnsupportedEventError) -> str:
-    """Leave out the event's own numbers, which stand before and after the reason."""
-    return str(error).partition("Error: [")[2].partition("] caused by")[0]
+            raise UnsupportedEvent(f"{name} refuses a release: {reason}") from error
 
 
 @contextmanager
@@ -126,9 +117,7 @@ class Line(NamedTuple):
 def tau(share_deviation: float, shares: int) -> float:
     """Return tau of Kairouz, Liu and Steinke 2021, Theorem 1; 0 for a single share.
 
-    Args:
-        share_deviation: s, in steps of the grid.
-        shares: n, at least 1.
+    The deviation s of a share is in steps of the grid.
     """
     k = np.arange(1, shares)
     exponent = -2.0 * (math.pi * share_deviation) ** 2
@@ -136,20 +125,18 @@ def tau(share_deviation: float, shares: int) -> float:
 
 
 def first_line(term: IntegerTerm, sensitivity: float) -> Line:
-    """Bound one release, for Skellam by the first member of the minimum.
+    """Bound one release, for Skellam by the first member of the minimum; its count does not matter.
 
-    Args:
-        term: The release; its count does not matter.
-        sensitivity: L2 sensitivity over the clipping norm: 2 under replace_one, else 1.
-
-    Returns:
-        A line above its divergences.
-
-    Raises:
-        UnsupportedEvent: The theorem does not cover shares as small.
+    `sensitivity` is in L2 over the clipping norm: 2 under replace_one, else 1. `UnsupportedEvent`
+    means that the theorem does not cover shares as small.
     """
     if term.noise.name == "skellam":
-        return _skellam_line(term, sensitivity)
+        ratio, ratio_l1, deviation = _ratios(term, sensitivity)
+        variance = deviation * deviation
+        rho = ratio * ratio / 2.0 * (1.0 + 1.0 / variance)
+        # D2^2 / m^2 and D1 / m^2 in terms of the ratios; rounded up to 0, as dp_accounting asks.
+        xi = (6.0 * ratio_l1 * deviation - ratio * ratio * variance) / (4.0 * variance * variance)
+        return Line(rho, max(0.0, xi))
     return _discrete_gaussian_line(term, sensitivity)
 
 
@@ -181,15 +168,6 @@ def _discrete_gaussian_line(term: IntegerTerm, sensitivity: float) -> Line:
     return Line(min(squares) / 2.0, 0.0)
 
 
-def _skellam_line(term: IntegerTerm, sensitivity: float) -> Line:
-    ratio, ratio_l1, deviation = _ratios(term, sensitivity)
-    variance = deviation * deviation
-    rho = ratio * ratio / 2.0 * (1.0 + 1.0 / variance)
-    # D2^2 / m^2 and D1 / m^2 in terms of the ratios; rounded up to 0, which dp_accounting asks for.
-    xi = (6.0 * ratio_l1 * deviation - ratio * ratio * variance) / (4.0 * variance * variance)
-    return Line(rho, max(0.0, xi))
-
-
 def _ratios(term: IntegerTerm, sensitivity: float) -> tuple[float, float, float]:
     """Return L2 and L1 sensitivity over the deviation of the sum, and the latter on the grid."""
     deviation = term.noise.share_deviation * math.sqrt(term.noise.shares)
@@ -203,17 +181,9 @@ SMALLEST_NOISE = 0.02
 
 
 def pld_epsilon(composition: Composition, delta: float) -> float:
-    """Bound epsilon by privacy loss distributions.
+    """Bound epsilon by privacy loss distributions; `UnsupportedEvent` if dp_accounting refuses.
 
-    Args:
-        composition: What was charged; all of it noised.
-        delta: Strictly between 0 and 1.
-
-    Returns:
-        An upper bound on epsilon, within about 1e-4 times the root of the number of terms.
-
-    Raises:
-        UnsupportedEvent: dp_accounting refuses a term; its reason is in the message.
+    The bound is within about 1e-4 times the root of the number of terms.
     """
     if composition.integer_terms:
         # dp_accounting would say so too, in words that name its own types only.
@@ -244,18 +214,10 @@ size undercut it by less than 1e-8; below they overflow, and from 5,000 on they 
 
 
 def rdp_epsilon(composition: Composition, delta: float) -> float:
-    """Bound epsilon by Renyi divergences at dp_accounting's default orders.
+    """Bound epsilon by Renyi divergences at dp_accounting's default orders, looser than `pld`.
 
-    Args:
-        composition: What was charged; all of it noised.
-        delta: Strictly between 0 and 1.
-
-    Returns:
-        An upper bound on epsilon, looser than `pld`.
-
-    Raises:
-        UnsupportedEvent: dp_accounting refuses a term, its reason is in the message; or it would
-            be inaccurate, as for a cohort of fixed size with very little or very much noise.
+    `UnsupportedEvent` means that dp_accounting refuses a term, or would be inaccurate, as for a
+    cohort of fixed size with very little or very much noise.
     """
     relation = NeighboringRelation[composition.relation.upper()]
     sensitivity = sensitivity_over_norm(composition.relation)

@@ -112,13 +112,9 @@ def epsilons_of(
     delta: float,
     accountant: Accountant,
 ) -> Epsilons:
-    """Price the ledgers of several clients; see `epsilons`.
+    """Price the ledgers of several clients, at least one; see `epsilons`.
 
-    Args:
-        clients: A ledger each, at least one, which may be empty.
-        redrawn: The runs in which a draw was thrown away.
-        delta: Strictly between 0 and 1.
-        accountant: One by name, or "auto".
+    A ledger may be empty. `redrawn` are the runs in which a draw was thrown away.
     """
     _require_priceable(clients, delta, accountant)
     shown = [_shown(rows, delta, accountant) for rows in clients]
@@ -200,15 +196,13 @@ def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Sh
     return _Shown(
         price(compose(seen, no_cohort), delta, accountant),
         any(row.mechanism.is_bare_to_server for row in seen),
-        any(map(_bares_to_peers, seen)),
+        # A peer knows its own share; without a row of shares nothing says that others are enough.
+        any(
+            row.mechanism.is_shared_out
+            and not (isinstance(row.law, IntegerNoise) and row.law.corrupt >= 1)
+            for row in seen
+        ),
     )
-
-
-def _bares_to_peers(release: Release) -> bool:
-    if not release.mechanism.is_shared_out:
-        return False
-    # A peer knows its own share; without a row of shares nothing says that others are enough.
-    return not isinstance(release.law, IntegerNoise) or release.law.corrupt < 1
 
 
 def _observed(

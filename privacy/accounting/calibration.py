@@ -147,15 +147,8 @@ def calibrate(
 def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
     """Find the smallest z that fits: double or halve from `start`, then bisect.
 
-    Args:
-        fits: Monotone: false below some z, true from there on.
-        start: Where to begin; the search takes few steps if the answer is near.
-
-    Returns:
-        A z with 10 digits that fits, at most 1e-6 (relative) above the smallest.
-
-    Raises:
-        CalibrationError: Nothing up to 1e12 fits.
+    `fits` is false below some z and true from there on. The result has 10 digits, fits, and is at
+    most 1e-6 (relative) above the smallest. `CalibrationError` if nothing up to 1e12 fits.
     """
     low, high, factor = start, start, 1.0 + _PRECISION
     while not fits(high):
@@ -194,19 +187,9 @@ def calibrate_sampled(
 ) -> float:
     """Find a noise multiplier that fits the target, at most 2e-5 (relative) above the smallest.
 
-    Args:
-        target_epsilon: What the composition may cost, above zero.
-        delta: Strictly between 0 and 1.
-        term: Sampling probability and how often; its noise is what is looked for, and ignored.
-        relation: Of the run.
-        accountant: Who will price the run.
-
-    Returns:
-        Standard deviation of the noise over the clipping norm, with 10 significant digits.
-
-    Raises:
-        CalibrationError: No multiplier between 0.2 and 1e6 fits, or all do.
-        UnsupportedEvent: The accountant cannot bound the composition.
+    The noise of `term` is what is looked for, and ignored. The result has 10 significant digits.
+    `CalibrationError` if no multiplier between 0.2 and 1e6 fits, or all do; `UnsupportedEvent` if
+    the accountant cannot bound the composition.
     """
 
     def excess(log_z: float) -> float:

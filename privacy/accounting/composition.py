@@ -125,20 +125,14 @@ def compose(
     """Reduce a ledger to the multiset that accountants price, dropping what is not charged.
 
     The ratio sd / C is rounded to 12 digits, half a unit of which moves epsilon by less than one
-    part in 10^11. Without that, z x C / C would differ from z in its last bit for some C, and a
-    run calibrated to fit its budget exactly would miss it by rounding.
+    part in 10^11. Without that, z x C / C would differ from z in its last bit for some C, and a run
+    calibrated to fit its budget exactly would miss it by rounding.
 
-    Args:
-        releases: Rows of one client's ledger, in any order.
-        is_amplified: Whether the draw of a release's cohort amplifies it; not asked about releases
-            without one. Where it does not, the release counts as if all clients had been drawn.
+    `is_amplified` says whether the draw of a release's cohort amplifies it. Where it does not, the
+    release counts as if all clients had been drawn.
 
-    Returns:
-        Their composition; the empty one has no terms.
-
-    Raises:
-        UnsupportedEvent: No accountant knows the law of a release's noise, relations are mixed, or
-            integer noise is to be amplified by sampling.
+    `UnsupportedEvent` if no accountant knows the law of a release's noise, relations are mixed, or
+    integer noise is to be amplified by sampling.
     """
     charged = [row for row in releases if row.charged]
     for row in charged:

@@ -58,15 +58,10 @@ def total_mu(composition: Composition) -> float:
 
 
 def log_delta_at(epsilon: float, mu: float) -> float:
-    """Return the natural logarithm of delta(epsilon) of the Gaussian mechanism.
+    """Return the natural logarithm of delta(epsilon) of the Gaussian mechanism, mu above 0.
 
-    Args:
-        epsilon: At least 0.
-        mu: Sensitivity over standard deviation, above 0.
-
-    Returns:
-        ln delta, rounded up to 0 where it is above -1e-86, and minus infinity where the two tails
-        cannot be told apart.
+    It is rounded up to 0 where it is above -1e-86, and minus infinity where the two tails cannot be
+    told apart.
     """
     a, b = mu / 2.0 - epsilon / mu, -mu / 2.0 - epsilon / mu
     if a > _SAFE:
@@ -78,19 +73,13 @@ def log_delta_at(epsilon: float, mu: float) -> float:
 def epsilon_at(mu: float, delta: float) -> float:
     """Return the smallest epsilon at `delta`, erring upwards by at most the last bits.
 
-    The bracket needs no search: delta falls in epsilon, is at most its first term, and that term
-    is delta itself at epsilon = mu^2/2 - mu Phi^-1(delta). Bisection keeps the side on which the
+    The bracket needs no search: delta falls in epsilon, is at most its first term, and that term is
+    delta itself at epsilon = mu^2/2 - mu Phi^-1(delta). Bisection keeps the side on which the
     promise holds and ends when no float64 lies between the ends.
 
-    Args:
-        mu: Sensitivity over standard deviation, at least 0; infinity is no noise at all.
-        delta: Strictly between 0 and 1.
-
-    Returns:
-        Epsilon, 0 where delta alone covers the mechanism, infinity where float64 cannot hold it.
-
-    Raises:
-        ValueError: `delta` is out of range or `mu` negative.
+    mu is sensitivity over standard deviation; infinity is no noise at all. Epsilon is 0 where delta
+    alone covers the mechanism, infinity where float64 cannot hold it. `ValueError` if `delta` is
+    out of range or mu negative.
     """
     require_probability(delta=delta)
     if not mu >= 0.0:

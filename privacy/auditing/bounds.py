@@ -69,7 +69,11 @@ def one_run_p_value(
     Raises:
         ValueError: The counts are not ordered, or epsilon or delta is out of range.
     """
-    _require_ordered(canaries, guesses, correct)
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(
+            f"correct, guesses and canaries are {correct}, {guesses} and {canaries}; each must be "
+            "at most the next and none negative"
+        )
     require_not_negative(epsilon=epsilon, delta=delta)
     # tails[k] is f(k), so the differences of Corollary 5.4 run from f(v - 1) down to f(0).
     shifts = np.arange(1, correct + 1)
@@ -154,11 +158,7 @@ def correct_guesses(
 ) -> int:
     """Guess the `guesses` scores farthest from the threshold and count what is right.
 
-    Args:
-        scores: Of shape (m,).
-        included: Of shape (m,), the coins.
-        threshold: Above it the guess is "in".
-        guesses: r, fixed beforehand.
+    `guesses` is fixed beforehand; above the threshold the guess is "in".
     """
     extreme = np.argsort(-np.abs(scores - threshold), kind="stable")[:guesses]
     return int(np.count_nonzero((scores[extreme] > threshold) == included[extreme]))
@@ -174,14 +174,6 @@ def _accuracy(mu: float, fraction: float) -> float:
         return float(ndtr(mu / 2.0))
     cut = float(brentq(excess, 0.0, mu / 2.0 + 40.0))
     return min(1.0, float(ndtr(mu / 2.0 - cut)) / fraction)
-
-
-def _require_ordered(canaries: int, guesses: int, correct: int) -> None:
-    if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(
-            f"correct, guesses and canaries are {correct}, {guesses} and {canaries}; each must be "
-            "at most the next and none negative"
-        )
 
 
 CONFIDENCE = 0.95
@@ -268,10 +260,7 @@ def _unit(inside: int, outside: float) -> float:
 def noncentrality(seen: float, freedom: int, confidence: float) -> float:
     """Return the largest noncentrality of Student's law that a statistic refutes, at least 0.
 
-    Args:
-        seen: The statistic.
-        freedom: Degrees of it, at least 1.
-        confidence: One minus the probability of a number above the truth, from one half.
+    `confidence` is one minus the probability of a number above the truth, from one half.
     """
     level = 1.0 - confidence
     if student_t.sf(seen, freedom) >= level:

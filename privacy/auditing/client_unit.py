@@ -189,6 +189,10 @@ def judge_client_unit(
     guesses = planned_guesses(claim.mu, canaries, claim.delta)
     correct = correct_guesses(scores.scores, scores.included, scores.threshold, guesses)
     reasons = _reasons(interval[0], claim.mu, clip_respected=clip_respected, is_blind=is_blind)
+    gaussian: GaussianBound | None = None
+    if claim.is_gaussian:
+        inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
+        gaussian = gaussian_bound(inside, outside, claimed_mu=claim.mu, delta=claim.delta)
     return AuditResult(
         unit="client",
         claimed_mu=claim.mu,
@@ -206,15 +210,8 @@ def judge_client_unit(
         ),
         passed=not reasons,
         reasons=reasons,
-        gaussian=_gaussian(scores, claim),
+        gaussian=gaussian,
     )
-
-
-def _gaussian(scores: ClientScores, claim: Claim) -> GaussianBound | None:
-    if not claim.is_gaussian:
-        return None
-    inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
-    return gaussian_bound(inside, outside, claimed_mu=claim.mu, delta=claim.delta)
 
 
 def _reasons(

@@ -91,10 +91,7 @@ def count_errors(
 ) -> ErrorCounts:
     """Guess "in" where the score is above the threshold, and count what is wrong.
 
-    Args:
-        scores: Of shape (m,), larger where a canary is more likely to be in.
-        included: Of shape (m,), the fair coins.
-        threshold: Fixed before the scores were seen.
+    The threshold is fixed before the scores were seen; coins are fair.
     """
     guesses = scores > threshold
     return ErrorCounts(
@@ -106,15 +103,9 @@ def count_errors(
 
 
 def rate_bounds(errors: int, trials: int, alpha: float) -> tuple[float, float]:
-    """Bound a binomial probability from both sides, each wrong with probability at most `alpha`.
+    """Return Clopper and Pearson's bounds on a rate, each wrong with probability at most `alpha`.
 
-    Args:
-        errors: Successes seen.
-        trials: Out of how many; 0 tells nothing.
-        alpha: Of each side.
-
-    Returns:
-        Clopper and Pearson's lower and upper bound.
+    `errors` were seen in `trials`, of which 0 tells nothing.
     """
     low = float(betaincinv(errors, trials - errors + 1, alpha)) if errors else 0.0
     high = float(betaincinv(errors + 1, trials - errors, 1.0 - alpha)) if errors < trials else 1.0

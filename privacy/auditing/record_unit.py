@@ -149,15 +149,14 @@ def _scores(
             raise ValueError(
                 f"released are {sorted(released)}; directions are given for {sorted(duals)}"
             )
-        scores[run] = [_project(name, released[name], dual) for name, dual in duals.items()]
+        for column, (name, dual) in enumerate(duals.items()):
+            vector = finite_vector(released[name])
+            if vector.shape != dual.shape:
+                raise ValueError(
+                    f"{name} has {vector.size} coordinates; its direction has {dual.size}"
+                )
+            scores[run, column] = float(vector @ dual)
     return scores
-
-
-def _project(name: str, array: NDArray[np.float64], dual: NDArray[np.float64]) -> float:
-    vector = finite_vector(array)
-    if vector.shape != dual.shape:
-        raise ValueError(f"{name} has {vector.size} coordinates; its direction has {dual.size}")
-    return float(vector @ dual)
 
 
 def _find(scores: RecordScores, column: int, claim: Claim, *, error: float) -> _Found:

@@ -18,15 +18,15 @@ given is a value, so it stays good for the right message.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privacy.errors import Authentication, ProtocolViolation
 from privacy.randomness import Entropy, draw
+from privacy.secure_aggregation import messages as wire
 from privacy.secure_aggregation import shamir
 from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import (
@@ -42,24 +42,7 @@ from privacy.secure_aggregation.keys import (
     unseal,
 )
 from privacy.secure_aggregation.masking import Mask, add_masks, reduce_to_ring, word_type
-from privacy.secure_aggregation.messages import (
-    Dealing,
-    ForwardedShares,
-    MaskedInput,
-    Revealed,
-    ShareType,
-    box_context,
-    decode_confirmations,
-    decode_forwarded_shares,
-    decode_roster,
-    decode_survivors,
-    encode_advertised_keys,
-    encode_confirmed_transcript,
-    encode_dealt_shares,
-    encode_masked_input,
-    encode_revealed_shares,
-    refusal,
-)
+from privacy.secure_aggregation.messages import Revealed, ShareType
 from privacy.secure_aggregation.parameters import RoundParameters
 from privacy.secure_aggregation.states import (
     NO_CONTEXT,
@@ -87,12 +70,11 @@ def share_keys(
 ) -> tuple[Shared, bytes]:
     """Take the roster, derive the channels' keys and deal shares of the two secrets.
 
-    Raises:
-        ProtocolViolation: If the roster is not one for this client.
-        Authentication: If a channel key is unusable or a key not signed by its owner.
+    `ProtocolViolation` if the roster is not one for this client, `Authentication` if a channel key
+    is unusable or a key not signed by its owner.
     """
     parameters, client = state.parameters, state.client
-    roster = decode_roster(parameters, client, message)
+    roster = wire.decode_roster(parameters, client, message)
     channel, pairwise = _private_keys(state)
     _require_roster(state, roster, _public_halves(channel, pairwise))
     seed = draw(entropy, KEY_BYTES)
@@ -109,30 +91,27 @@ def share_keys(
         receiving_keys=MappingProxyType({peer: channels[peer].receiving for peer in peers}),
         roster=roster_digest(parameters, roster),
     )
-    dealing = Dealing(
+    dealing = wire.Dealing(
         commit_to_seed(parameters, client, seed),
         _seal_all(state, dealt, channels, entropy),
         _commit_all(state, dealt) if parameters.is_active else {},
     )
-    return shared, encode_dealt_shares(parameters, client, dealing, identity=identity)
+    return shared, wire.encode_dealt_shares(parameters, client, dealing, identity=identity)
 
 
 def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
     """Take the boxes of the peers, keep the shares in them and derive the pairwise masks' keys.
 
-    Only the peers that dealt are masked with, so only theirs are derived.
-
-    Raises:
-        ProtocolViolation: If the message is not one for this client.
-        Authentication: If a mask key is unusable.
+    Only the peers that dealt are masked with, so only theirs are derived. `ProtocolViolation` if
+    the message is not one for this client, `Authentication` if a mask key is unusable.
     """
     parameters, client = state.parameters, state.client
-    forwarded = decode_forwarded_shares(parameters, client, message)
+    forwarded = wire.decode_forwarded_shares(parameters, client, message)
     if (
         len(forwarded) + 1 < parameters.threshold
         or not forwarded.keys() <= state.mask_publics.keys()
     ):
-        raise refusal()
+        raise wire.refusal()
     shares = {dealer: _open_box(state, dealer, each) for dealer, each in forwarded.items()}
     shares[client] = state.own
     held = {dealer: each for dealer, each in sorted(shares.items()) if each is not None}
@@ -176,7 +155,7 @@ def _require_roster(
         # A repeated key would give two pairs the same secret.
         or len(set(keys)) != len(keys)
     ):
-        raise refusal()
+        raise wire.refusal()
 
 
 def _deal(
@@ -205,7 +184,7 @@ def _seal_all(
             keys.sending,
             dealt[peer].key + dealt[peer].seed,
             nonce=draw(entropy, NONCE_BYTES),
-            associated=box_context(state.parameters, state.client, peer),
+            associated=wire.box_context(state.parameters, state.client, peer),
         )
         for peer, keys in channels.items()
     }
@@ -226,10 +205,15 @@ def share_commitments(
     return of_key + commit_to_share(parameters, dealer, holder, held.seed, of_key=False)
 
 
-def _open_box(state: Shared, dealer: int, forwarded: ForwardedShares) -> HeldShares | None:
+def _open_box(state: Shared, dealer: int, forwarded: wire.ForwardedShares) -> HeldShares | None:
     parameters = state.parameters
+    context = wire.box_context(parameters, dealer, state.client)
     try:
-        held = _unseal(state, dealer, forwarded.box)
+        both = unseal(state.receiving_keys[dealer], forwarded.box, associated=context)
+        held = HeldShares(key=both[: shamir.SHARE_BYTES], seed=both[shamir.SHARE_BYTES :])
+        # A share outside the field, passed on later, would make this client look faulty.
+        if not (shamir.is_share(held.key) and shamir.is_share(held.seed)):
+            raise wire.refusal()
         if parameters.is_active:
             expected = share_commitments(parameters, dealer, state.client, held)
             if expected != forwarded.commitments:
@@ -237,16 +221,6 @@ def _open_box(state: Shared, dealer: int, forwarded: ForwardedShares) -> HeldSha
     except ProtocolViolation:
         # One spoilt box must not cost the round this client's vector: it complains instead.
         return None
-    return held
-
-
-def _unseal(state: Shared, dealer: int, box: bytes) -> HeldShares:
-    context = box_context(state.parameters, dealer, state.client)
-    both = unseal(state.receiving_keys[dealer], box, associated=context)
-    held = HeldShares(key=both[: shamir.SHARE_BYTES], seed=both[shamir.SHARE_BYTES :])
-    # A share outside the field, passed on later, would make this client look faulty.
-    if not (shamir.is_share(held.key) and shamir.is_share(held.seed)):
-        raise refusal()
     return held
 
 
@@ -285,7 +259,7 @@ def advertise(
     )
     identity = None if credentials is None else credentials.identity
     keys = public_keys(state)
-    return state, encode_advertised_keys(parameters, client, keys, identity=identity)
+    return state, wire.encode_advertised_keys(parameters, client, keys, identity=identity)
 
 
 def take_up(
@@ -330,26 +304,6 @@ def _require_credentials(
         raise Authentication("the invitation is for semi-honest parties; this client is enrolled")
 
 
-@overload
-def step(
-    state: Advertised, message: bytes, *, entropy: Entropy = ..., identity: Identity | None = ...
-) -> tuple[Shared, bytes]: ...
-@overload
-def step(
-    state: Shared, message: bytes, *, entropy: Entropy = ..., identity: Identity | None = ...
-) -> tuple[ReadyToMask, bytes]: ...
-@overload
-def step(
-    state: Masked, message: bytes, *, entropy: Entropy = ..., identity: Identity | None = ...
-) -> tuple[Done | Confirmed, bytes]: ...
-@overload
-def step(
-    state: Confirmed, message: bytes, *, entropy: Entropy = ..., identity: Identity | None = ...
-) -> tuple[Done, bytes]: ...
-@overload
-def step(
-    state: ClientState, message: bytes, *, entropy: Entropy = ..., identity: Identity | None = ...
-) -> tuple[ClientState, bytes]: ...
 def step(
     state: ClientState,
     message: bytes,
@@ -386,11 +340,11 @@ def step(
         case Confirmed():
             return _take_confirmations(state, message, identity)
         case _:
-            raise refusal()
+            raise wire.refusal()
 
 
 def mask(
-    state: ReadyToMask,
+    state: ClientState,
     vector: NDArray[np.uint64],
     *,
     context: bytes = NO_CONTEXT,
@@ -418,32 +372,28 @@ def mask(
             the identity is needed and missing.
     """
     if not isinstance(state, ReadyToMask):
-        raise refusal()
+        raise wire.refusal()
     parameters = state.parameters
     _require_vector(parameters, vector)
     require_context(context)
     words = vector.astype(word_type(parameters.ring_bits))
-    add_masks(words, _masks(state))
+    masks = [Mask(self_mask_key(parameters, state.client, state.seed), negative=False)]
+    masks += [Mask(key, negative=peer < state.client) for peer, key in state.mask_keys.items()]
+    add_masks(words, masks)
     reduce_to_ring(words, parameters.ring_bits)
-    masked = MaskedInput(words, state.withheld)
-    message = encode_masked_input(parameters, state.client, masked, identity=identity)
+    masked = wire.MaskedInput(words, state.withheld)
+    message = wire.encode_masked_input(parameters, state.client, masked, identity=identity)
     following = Masked(
         parameters, state.client, state.shares, state.roster, context, state.withheld
     )
     return following, message
 
 
-def _masks(state: ReadyToMask) -> Iterator[Mask]:
-    yield Mask(self_mask_key(state.parameters, state.client, state.seed), negative=False)
-    for peer, key in state.mask_keys.items():
-        yield Mask(key, negative=peer < state.client)
-
-
 def _take_survivors(
     state: Masked, message: bytes, identity: Identity | None
 ) -> tuple[Done | Confirmed, bytes]:
     parameters, client = state.parameters, state.client
-    survivors = decode_survivors(parameters, client, message)
+    survivors = wire.decode_survivors(parameters, client, message)
     _require_survivors(state, frozenset(survivors))
     if not parameters.is_active:
         return _reveal(state.shares, Done(parameters, client, survivors), identity)
@@ -455,7 +405,9 @@ def _take_survivors(
         context=state.context,
     )
     confirmed = Confirmed(parameters, client, state.shares, survivors, transcript)
-    return confirmed, encode_confirmed_transcript(parameters, client, transcript, identity=identity)
+    return confirmed, wire.encode_confirmed_transcript(
+        parameters, client, transcript, identity=identity
+    )
 
 
 def _require_survivors(state: Masked, survivors: frozenset[int]) -> None:
@@ -468,18 +420,18 @@ def _require_survivors(state: Masked, survivors: frozenset[int]) -> None:
         or state.client not in survivors
         or not survivors & frozenset(parameters.holders(state.client)) <= state.dealers
     ):
-        raise refusal()
+        raise wire.refusal()
 
 
 def _take_confirmations(
     state: Confirmed, message: bytes, identity: Identity | None
 ) -> tuple[Done, bytes]:
     parameters, survivors = state.parameters, state.survivors
-    signers = decode_confirmations(parameters, state.client, state.transcript, message)
+    signers = wire.decode_confirmations(parameters, state.client, state.transcript, message)
     # 2t > n + c: no second transcript can have found t signers, because the keys of its roster
     # are drawn anew in every execution (Bonawitz et al. 2017, section 6.2).
     if len(signers) < parameters.threshold or not frozenset(signers) <= frozenset(survivors):
-        raise refusal()
+        raise wire.refusal()
     return _reveal(state.shares, Done(parameters, state.client, survivors), identity)
 
 
@@ -493,7 +445,7 @@ def _reveal(
         else Revealed(ShareType.KEY, held.key)
         for dealer, held in shares.items()
     }
-    message = encode_revealed_shares(done.parameters, done.client, revealed, identity=identity)
+    message = wire.encode_revealed_shares(done.parameters, done.client, revealed, identity=identity)
     return done, message
 
 

@@ -91,19 +91,11 @@ class PrivateKey:
         self._end = _END.pack(client, self.public)
 
     def pairwise_mask_key(self, parameters: RoundParameters, peer: int, public: bytes) -> bytes:
-        """Derive the mask key of this pair; both ends get the same 32 bytes.
-
-        Raises:
-            Authentication: If the peer's public key is not a usable point.
-        """
+        """Derive the mask key of this pair, 32 bytes; `Authentication` for an unusable point."""
         return self._derive(parameters, peer, public, purpose=_PAIRWISE_MASK, size=KEY_BYTES)
 
     def channel_keys(self, parameters: RoundParameters, peer: int, public: bytes) -> ChannelKeys:
-        """Derive the two channel keys of this pair.
-
-        Raises:
-            Authentication: If the peer's public key is not a usable point.
-        """
+        """Derive the two channel keys of this pair; `Authentication` for an unusable point."""
         both = self._derive(parameters, peer, public, purpose=_CHANNEL, size=2 * KEY_BYTES)
         upward, downward = both[:KEY_BYTES], both[KEY_BYTES:]
         # The first half carries from the lower index to the higher one, the second half back.
@@ -141,17 +133,10 @@ def commit_to_seed(parameters: RoundParameters, client: int, seed: bytes) -> byt
 def commit_to_share(
     parameters: RoundParameters, dealer: int, holder: int, share: bytes, *, of_key: bool
 ) -> bytes:
-    """Hash one share, so that its holder cannot pass on a different one.
+    """Hash one share of 33 bytes, so that its holder cannot pass on a different one.
 
     A share has 257 bits of entropy as long as fewer than t of them are known, so the 32-byte hash
-    hides it.
-
-    Args:
-        parameters: The round.
-        dealer: Whose secret is shared.
-        holder: Who holds the share.
-        share: 33 bytes.
-        of_key: Whether it is a share of the mask key or one of the seed.
+    hides it. `of_key` says whether it is a share of the mask key or one of the seed.
     """
     place = struct.pack("<II?", dealer, holder, of_key)
     return hashlib.sha256(_SHARE_COMMITMENT + parameters.digest + place + share).digest()
@@ -159,10 +144,9 @@ def commit_to_share(
 
 @lru_cache(maxsize=_LOADED)
 def load_public(public: bytes) -> X25519PublicKey:
-    """Return a public key ready to agree with; clients in one process share what they loaded.
+    """Return a public key ready to agree with, or `ValueError` if it does not have 32 bytes.
 
-    Raises:
-        ValueError: If it does not have 32 bytes.
+    Clients in one process share what they loaded.
     """
     return X25519PublicKey.from_public_bytes(public)
 
@@ -187,11 +171,7 @@ def seal(key: bytes, plaintext: bytes, *, nonce: bytes, associated: bytes) -> by
 
 
 def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
-    """Decrypt what `seal` made.
-
-    Raises:
-        Authentication: If the box, its associated data or the key is another.
-    """
+    """Decrypt what `seal` made; `Authentication` if box, associated data or key is another."""
     try:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
     except InvalidTag:

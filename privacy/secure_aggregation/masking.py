@@ -63,16 +63,9 @@ def add_masks(total: Words, masks: Iterable[Mask], *, threads: int | None = None
     """Add all masks to a vector in place, modulo the size of its words.
 
     A ring of fewer bits than its word is reduced once at the end, by `reduce_to_ring`. Every
-    further thread holds a partial sum, as long as the vector.
-
-    Args:
-        total: Ring elements, shape (vector_length,), dtype `word_type(ring_bits)`; changed.
-        masks: The masks.
-        threads: Most threads to share them out among; None for one for each processor that this
-            process may use. The sum is the same for any number.
-
-    Raises:
-        ValueError: If the vector is longer than one stream.
+    further thread holds a partial sum, as long as the vector; None takes a thread for each
+    processor that this process may use, and the sum is the same for any number. `ValueError` if the
+    vector is longer than one stream.
     """
     if total.nbytes > LARGEST_STREAM:
         raise ValueError(f"the vector has {total.nbytes} bytes; a mask has {LARGEST_STREAM}")
@@ -189,14 +182,9 @@ def packed_bytes(length: int, ring_bits: int) -> int:
 
 
 def pack(vector: Words, ring_bits: int) -> memoryview | bytes:
-    """Return the bytes of a vector on the wire.
+    """Return the `packed_bytes(n, ring_bits)` bytes of a vector of ring elements on the wire.
 
-    Args:
-        vector: Ring elements, shape (n,), dtype `word_type(ring_bits)`, each below 2^ring_bits.
-        ring_bits: 16 to 64.
-
-    Returns:
-        `packed_bytes(n, ring_bits)` bytes; for rings of 16, 32 and 64 bits the array's own.
+    For rings of 16, 32 and 64 bits they are the array's own.
     """
     if ring_bits == 8 * vector.itemsize:
         return vector.data.cast("B")
@@ -227,16 +215,10 @@ def _shift_right(values: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDAr
 
 
 def unpack(data: memoryview, length: int, ring_bits: int) -> Words | None:
-    """Read back what `pack` wrote.
+    """Read back what `pack` wrote: exactly one vector of `length` elements.
 
-    Args:
-        data: The bytes of exactly one vector.
-        length: Number of elements.
-        ring_bits: 16 to 64.
-
-    Returns:
-        The vector in words of the ring, read-only and in place where the ring is a machine word;
-        None if the bytes are not the one encoding of a vector of that length.
+    It is read-only and in place where the ring is a machine word; None if the bytes are not the one
+    encoding of a vector of that length.
     """
     if len(data) != packed_bytes(length, ring_bits):
         return None

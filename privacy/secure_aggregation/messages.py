@@ -131,15 +131,10 @@ class Envelope:
         vector: bytes | memoryview = b"",
         identity: Identity | None = None,
     ) -> bytes:
-        """Return the whole message around the parts of a body.
+        """Return the whole message around the parts of a body; `vector` ends it.
 
-        Args:
-            parts: The body.
-            vector: What ends it and only a signature covers.
-            identity: The sender's signing key, needed if the message is signed.
-
-        Raises:
-            ValueError: If it is needed and missing or another's.
+        Only a signature covers the vector. `ValueError` if the signing key is needed, and missing
+        or another's.
         """
         hasher = hashlib.sha256(header := self.header())
         for part in (*parts, vector) if self.is_signed else parts:
@@ -157,13 +152,8 @@ class Envelope:
     def open(self, message: bytes, *, vector_bytes: int = 0) -> memoryview:
         """Return the body of a message that is exactly the one expected, without a copy.
 
-        Args:
-            message: The whole message.
-            vector_bytes: How much at the end of the body only a signature covers.
-
-        Raises:
-            ProtocolViolation: If it is not; the error does not say why.
-            Authentication: If its signature does not verify.
+        Only a signature covers its last `vector_bytes`. `ProtocolViolation` if it is another,
+        without saying why; `Authentication` if its signature does not verify.
         """
         if not isinstance(message, bytes):
             raise refusal()
@@ -185,8 +175,7 @@ class Envelope:
     def verify(self, body: bytes, signature: bytes) -> None:
         """Check a client's signature on a message of which the server passed on only the parts.
 
-        Raises:
-            Authentication: If the sender did not sign exactly this message.
+        `Authentication` if the sender did not sign exactly this message.
         """
         self._verify(hashlib.sha256(self.header() + body).digest(), signature)
 
@@ -478,8 +467,7 @@ def pack_records(records: Mapping[int, bytes]) -> bytes:
 def unpack_records(body: bytes | memoryview, size: int) -> dict[int, bytes]:
     """Read records whose values have `size` bytes, in strictly ascending order of index.
 
-    Raises:
-        ProtocolViolation: If the length does not fit or the order is another.
+    `ProtocolViolation` if the length does not fit or the order is another.
     """
     stride = _INDEX.size + size
     if len(body) % stride:

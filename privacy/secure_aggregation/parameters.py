@@ -93,11 +93,9 @@ def active_threshold(holders: int, corrupt: int) -> int:
 
 
 def rounded_up(rate: float, clients: int) -> int:
-    """Return a fraction of the clients as a number, rounded up.
+    """Return a share of the clients as a number, rounded up.
 
-    Args:
-        rate: Share of the clients; 0.07 of 100 is 7, although their float product is slightly more.
-        clients: Number of clients.
+    0.07 of 100 is 7, although their float product is slightly more.
     """
     return math.ceil(rate * clients - 1e-9)
 
@@ -134,7 +132,11 @@ def plan(
         CalibrationError: If no graph and threshold withstand that.
         ValueError: If a number is out of its range.
     """
-    _require_rates(clients, corrupt_rate, dropout_rate)
+    if clients < 2:
+        raise ValueError(f"clients is {clients}; secure aggregation needs at least 2")
+    for name, rate in (("corrupt_rate", corrupt_rate), ("dropout_rate", dropout_rate)):
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} is {rate}; valid are 0 up to but not including 1")
     corrupt, dropouts = rounded_up(corrupt_rate, clients), rounded_up(dropout_rate, clients)
     if active and graph == "k_regular":
         raise CalibrationError("graph is 'k_regular'; an active adversary needs 'complete'")
@@ -154,11 +156,7 @@ def plan(
 def require_safe_graph(
     clients: int, *, corrupt: int, dropouts: int, degree: int, threshold: int
 ) -> None:
-    """Refuse a k-regular graph whose secrecy bound is above 2^-40.
-
-    Raises:
-        ValueError: With the bound.
-    """
+    """Refuse a k-regular graph whose secrecy bound is above 2^-40; `ValueError` has the bound."""
     bits = secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     if bits < SECURITY_BITS:
         raise ValueError(
@@ -253,14 +251,6 @@ def _complete(clients: int, corrupt: int, dropouts: int, active: bool) -> Plan:
     )
 
 
-def _require_rates(clients: int, corrupt_rate: float, dropout_rate: float) -> None:
-    if clients < 2:
-        raise ValueError(f"clients is {clients}; secure aggregation needs at least 2")
-    for name, rate in (("corrupt_rate", corrupt_rate), ("dropout_rate", dropout_rate)):
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name} is {rate}; valid are 0 up to but not including 1")
-
-
 def _bits(*log2_tails: float, clients: int) -> float:
     total = sum(2.0**tail for tail in log2_tails)
     # Below the smallest float the sum is 0, and the largest term is as good.
@@ -286,12 +276,7 @@ _ORDER = b"sotto/secure-aggregation/graph-order"
 def ring_order(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
     """Return the clients in the order of SHA-256(label, seed, index).
 
-    Args:
-        clients: Distinct share indices.
-        seed: 32 public bytes, drawn after the cohort is fixed.
-
-    Returns:
-        A permutation of the clients, uniform over the choice of the seed.
+    The 32 public bytes are drawn after the cohort is fixed; the permutation is uniform over them.
     """
     prefix = hashlib.sha256(_ORDER + seed)
 
@@ -306,13 +291,7 @@ def ring_order(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
 def closed_neighbourhoods(
     clients: Sequence[int], degree: int, seed: bytes
 ) -> Mapping[int, tuple[int, ...]]:
-    """Return every client's k neighbours and itself, ascending.
-
-    Args:
-        clients: Distinct share indices, more than `degree`.
-        degree: The even number k of neighbours.
-        seed: 32 public bytes.
-    """
+    """Return every client's k neighbours and itself, ascending; k is even and below n."""
     order = ring_order(clients, seed)
     reach, count = degree // 2, len(order)
     around = order[-reach:] + order + order[:reach]
@@ -429,25 +408,15 @@ class RoundParameters:
             _require_between(name, getattr(self, name), 0, LARGEST_INDEX)
         _require_between("vector_length", self.vector_length, 1, LARGEST_INDEX)
         _require_between("ring_bits", self.ring_bits, 16, 64)
-        self._require_clients()
-        _require_between("smallest_sum", self.smallest_sum, 0, len(self.clients))
-        largest = LARGEST_SERIAL if self.is_active else 0
-        _require_between("enrolment_serial", self.enrolment_serial, 0, largest)
-        self._require_identities()
-        if self.degree:
-            self._require_regular()
-        else:
-            self._require_complete()
-
-    def _require_clients(self) -> None:
         if len(self.clients) < 2:
             raise ValueError(f"clients holds {len(self.clients)} indices; at least 2 are needed")
         if any(low >= high for low, high in zip(self.clients, self.clients[1:], strict=False)):
             raise ValueError("clients must be distinct share indices in ascending order")
         for index in (self.clients[0], self.clients[-1]):
             _require_between("a share index in clients", index, 1, LARGEST_INDEX)
-
-    def _require_identities(self) -> None:
+        _require_between("smallest_sum", self.smallest_sum, 0, len(self.clients))
+        largest = LARGEST_SERIAL if self.is_active else 0
+        _require_between("enrolment_serial", self.enrolment_serial, 0, largest)
         expected = len(self.clients) if self.is_active else 0
         if len(self.identities) != expected or len(set(self.identities)) != expected:
             raise ValueError(
@@ -456,6 +425,10 @@ class RoundParameters:
             )
         if any(len(identity) != IDENTITY_BYTES for identity in self.identities):
             raise ValueError("identities must be Ed25519 public keys of 32 bytes")
+        if self.degree:
+            self._require_regular()
+        else:
+            self._require_complete()
 
     def _require_complete(self) -> None:
         if self.graph_seed:

@@ -109,25 +109,15 @@ def require_enough(
 ) -> None:
     """Stop the round if too few clients are left for a large enough sum, or to open it.
 
-    Args:
-        parameters: The round.
-        alive: The clients that answered.
-        standing: What speaks against others.
-        dealers: The clients whose secrets may be needed.
-
-    Raises:
-        TooFewLeft: With the phase and the clients to blame.
+    `dealers` are the clients whose secrets may be needed. `TooFewLeft` has the phase and the
+    clients to blame.
     """
     require_threshold(alive, standing, least=parameters.least_survivors)
     require_holders(parameters, alive, standing, dealers=dealers)
 
 
 def require_threshold(alive: Collection[int], standing: Standing, *, least: int) -> None:
-    """Stop the round if fewer than `least` clients answered.
-
-    Raises:
-        TooFewLeft: With the phase and the clients to blame.
-    """
+    """Stop the round if fewer than `least` clients answered: `TooFewLeft` says whom to blame."""
     if len(alive) < least:
         raise TooFewLeft(
             f"{len(alive)} valid answers came at phase {standing.phase.value!r}; "
@@ -146,8 +136,7 @@ def require_holders(
 ) -> None:
     """Stop the round if the clients that are left cannot rebuild some dealer's secrets.
 
-    Raises:
-        TooFewLeft: With the phase and the clients to blame.
+    `TooFewLeft` has the phase and the clients to blame.
     """
     # On the complete graph everybody holds shares of everybody, so only complaints matter.
     if not parameters.degree and not standing.complaints:
@@ -171,16 +160,10 @@ def require_holders(
 def blame(parameters: RoundParameters, complaints: Mapping[int, tuple[int, ...]]) -> set[int]:
     """Return who must be at fault for these complaints, if at most `corrupt` clients are.
 
-    Among semi-honest parties nobody lies and `corrupt` counts something else, but a client that
-    can read hardly any box is more likely broken than all its dealers: complaints of most dealers
-    count against their author there too.
-
-    Args:
-        parameters: The round.
-        complaints: By client that complained, the dealers that it complains of.
-
-    Returns:
-        The clients named; never an honest one in an active round with at most c liars.
+    Among semi-honest parties nobody lies and `corrupt` counts something else, but a client that can
+    read hardly any box is more likely broken than all its dealers: complaints of most dealers count
+    against their author there too. In an active round with at most c liars no honest client is
+    named.
     """
     most = {client: len(parameters.holders(client)) // 2 for client in complaints}
     authors = {c for c, each in complaints.items() if len(each) > max(parameters.corrupt, most[c])}
@@ -197,16 +180,9 @@ def rebuild(
 ) -> tuple[dict[int, bytes], frozenset[int]]:
     """Rebuild the seed of every survivor and the mask key of every dropout.
 
-    Args:
-        state: The state that collected the answers.
-        answers: By holder and dealer the share revealed, of the right kind; of every dealer at
-            least t.
-
-    Returns:
-        The secrets by dealer, and the holders whose shares were wrong and done without.
-
-    Raises:
-        FaultyShares: If some secret cannot be rebuilt or is not the one published.
+    `answers` have by holder and dealer the share revealed, of the right kind; of every dealer at
+    least t. The secrets are by dealer; beside them are the holders whose shares were wrong and done
+    without. `FaultyShares` if some secret cannot be rebuilt or is not the one published.
     """
     shares, faulty = _sort_all(state, answers)
     combiner = _Combiner(state)
@@ -245,7 +221,10 @@ class _Combiner:
         trusted = {holder: share for holder, share in shares.items() if holder not in suspects}
         found = self._from_first(dealer, trusted)
         for some in (trusted, shares):
-            found = found or self._corrected(dealer, some)
+            if found is None and len(some) > self._threshold:
+                found = decode(some, self._threshold)
+                if found is not None and not self._is_published(dealer, found[0]):
+                    found = None
         return found
 
     def _from_first(self, dealer: int, shares: _Shares) -> tuple[bytes, frozenset[int]] | None:
@@ -260,10 +239,6 @@ class _Combiner:
         except InvalidShare:
             return None
         return (secret, frozenset()) if self._is_published(dealer, secret) else None
-
-    def _corrected(self, dealer: int, shares: _Shares) -> tuple[bytes, frozenset[int]] | None:
-        found = decode(shares, self._threshold) if len(shares) > self._threshold else None
-        return found if found is not None and self._is_published(dealer, found[0]) else None
 
     def _is_published(self, dealer: int, secret: bytes) -> bool:
         dealt = self._state.dealt
@@ -326,17 +301,10 @@ def _irreparable(state: CollectingUnmasking, missing: list[int], faulty: set[int
 def open_sum(
     state: CollectingUnmasking, answers: Answers
 ) -> tuple[NDArray[np.uint64], frozenset[int]]:
-    """Rebuild the secrets and take the masks off the sum.
+    """Rebuild the secrets and take the masks off the sum; for answers and errors see `rebuild`.
 
-    Args:
-        state: The state that collected the answers.
-        answers: By holder and dealer the share revealed, of the right kind.
-
-    Returns:
-        The sum, uint64 of shape (vector_length,), and the holders whose shares were replaced.
-
-    Raises:
-        FaultyShares: If some secret cannot be rebuilt or is not the one published.
+    The sum is uint64 of shape (vector_length,); beside it are the holders whose shares were
+    replaced.
     """
     secrets, faulty = rebuild(state, answers)
     total = state.masked_sum.copy()

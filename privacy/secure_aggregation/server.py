@@ -17,29 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from privacy.errors import ProtocolViolation
+from privacy.secure_aggregation import messages as wire
 from privacy.secure_aggregation.keys import PublicKeys, is_usable
 from privacy.secure_aggregation.masking import Words, reduce_to_ring, word_type
-from privacy.secure_aggregation.messages import (
-    Dealing,
-    ForwardedShares,
-    Revealed,
-    ShareType,
-    decode_advertised_keys,
-    decode_confirmed_transcript,
-    decode_dealt_shares,
-    decode_masked_input,
-    decode_revealed_shares,
-    encode_confirmations,
-    encode_forwarded_shares,
-    encode_roster,
-    encode_survivors,
-    refusal,
-)
 from privacy.secure_aggregation.parameters import LARGEST_SERIAL, Phase, RoundParameters
 from privacy.secure_aggregation.recovery import (
     Standing,
@@ -91,30 +76,6 @@ def start(parameters: RoundParameters, *, context: bytes = NO_CONTEXT) -> Collec
     return CollectingKeys(parameters, require_context(context))
 
 
-@overload
-def step(
-    state: CollectingKeys, messages: Mapping[int, bytes]
-) -> tuple[CollectingShares, Mapping[int, bytes]]: ...
-@overload
-def step(
-    state: CollectingShares, messages: Mapping[int, bytes]
-) -> tuple[CollectingMasked, Mapping[int, bytes]]: ...
-@overload
-def step(
-    state: CollectingMasked, messages: Mapping[int, bytes]
-) -> tuple[CollectingUnmasking | CollectingConfirmations, Mapping[int, bytes]]: ...
-@overload
-def step(
-    state: CollectingConfirmations, messages: Mapping[int, bytes]
-) -> tuple[CollectingUnmasking, Mapping[int, bytes]]: ...
-@overload
-def step(
-    state: CollectingUnmasking, messages: Mapping[int, bytes]
-) -> tuple[Finished, Mapping[int, bytes]]: ...
-@overload
-def step(
-    state: ServerState, messages: Mapping[int, bytes]
-) -> tuple[ServerState, Mapping[int, bytes]]: ...
 def step(
     state: ServerState, messages: Mapping[int, bytes]
 ) -> tuple[ServerState, Mapping[int, bytes]]:
@@ -137,7 +98,11 @@ def step(
         ProtocolViolation: If the round is finished already, or `messages` is no mapping from
             whole numbers; a message that is no bytes is refused as its client's.
     """
-    _require_mapping(messages)
+    # The keys are refused one by one later; what is no index of a client at all cannot be named.
+    if not isinstance(messages, Mapping) or not all(
+        type(key) is int and -LARGEST_SERIAL <= key <= LARGEST_SERIAL for key in messages
+    ):
+        raise wire.refusal()
     match state:
         case CollectingKeys():
             return _publish_roster(state, messages)
@@ -150,7 +115,7 @@ def step(
         case CollectingUnmasking():
             return _unmask(state, messages), MappingProxyType({})
         case _:
-            raise refusal()
+            raise wire.refusal()
 
 
 def _publish_roster(
@@ -160,11 +125,11 @@ def _publish_roster(
     seen: set[bytes] = set()
 
     def read(client: int, message: bytes) -> PublicKeys:
-        keys = decode_advertised_keys(parameters, client, message)
+        keys = wire.decode_advertised_keys(parameters, client, message)
         both = {keys.channel, keys.mask}
         # One unusable or repeated key would make every other client refuse the roster.
         if len(both) < 2 or both & seen or not all(map(is_usable, both)):
-            raise refusal()
+            raise wire.refusal()
         seen.update(both)
         return keys
 
@@ -172,7 +137,7 @@ def _publish_roster(
     standing = Standing(Phase.ADVERTISE_KEYS, refused)
     require_enough(parameters, roster, standing, dealers=roster)
     outgoing = {
-        client: encode_roster(parameters, client, _held_by(parameters, client, roster))
+        client: wire.encode_roster(parameters, client, _held_by(parameters, client, roster))
         for client in roster
     }
     following = CollectingShares(parameters, state.context, MappingProxyType(roster), refused)
@@ -184,10 +149,10 @@ def _forward_shares(
 ) -> tuple[CollectingMasked, Mapping[int, bytes]]:
     parameters, roster = state.parameters, state.roster
 
-    def read(client: int, message: bytes) -> Dealing:
-        dealing = decode_dealt_shares(parameters, client, message)
+    def read(client: int, message: bytes) -> wire.Dealing:
+        dealing = wire.decode_dealt_shares(parameters, client, message)
         if dealing.boxes.keys() != _held_by(parameters, client, roster).keys() - {client}:
-            raise refusal()
+            raise wire.refusal()
         return dealing
 
     dealings, new = _collect(messages, roster, read, Phase.SHARE_KEYS)
@@ -204,15 +169,15 @@ def _forward_shares(
 
 
 def _forwarded_to(
-    parameters: RoundParameters, client: int, dealings: Mapping[int, Dealing]
+    parameters: RoundParameters, client: int, dealings: Mapping[int, wire.Dealing]
 ) -> bytes:
     dealers = _held_by(parameters, client, dealings)
     forwarded = {
-        dealer: ForwardedShares(d.boxes[client], d.share_commitments.get(client, b""))
+        dealer: wire.ForwardedShares(d.boxes[client], d.share_commitments.get(client, b""))
         for dealer, d in dealers.items()
         if dealer != client
     }
-    return encode_forwarded_shares(parameters, client, forwarded)
+    return wire.encode_forwarded_shares(parameters, client, forwarded)
 
 
 def _add_up(
@@ -222,10 +187,10 @@ def _add_up(
     total = np.zeros(parameters.vector_length, dtype=word_type(parameters.ring_bits))
 
     def read(client: int, message: bytes) -> tuple[int, ...]:
-        masked = decode_masked_input(parameters, client, message)
+        masked = wire.decode_masked_input(parameters, client, message)
         dealers = _held_by(parameters, client, dealt.roster).keys() - {client}
         if not dealers >= set(masked.withheld):
-            raise refusal()
+            raise wire.refusal()
         np.add(total, masked.vector, out=total)
         return masked.withheld
 
@@ -236,7 +201,9 @@ def _add_up(
     reduce_to_ring(total, parameters.ring_bits)
     survivors = tuple(answered)
     collected = _Collected(dealt, survivors, _read_only(total), complaints, standing.refused)
-    outgoing = {client: encode_survivors(parameters, client, survivors) for client in survivors}
+    outgoing = {
+        client: wire.encode_survivors(parameters, client, survivors) for client in survivors
+    }
     return _after_masked(state, collected), outgoing
 
 
@@ -262,7 +229,7 @@ def _confirm(
     parameters = state.parameters
 
     def read(client: int, message: bytes) -> bytes:
-        return decode_confirmed_transcript(parameters, client, state.transcript, message)
+        return wire.decode_confirmed_transcript(parameters, client, state.transcript, message)
 
     signatures, new = _collect(messages, state.survivors, read, Phase.CONSISTENCY_CHECK)
     standing = Standing(Phase.CONSISTENCY_CHECK, state.refused + new, state.complaints)
@@ -277,22 +244,22 @@ def _confirm(
         state.complaints,
         standing.refused,
     )
-    return following, {c: encode_confirmations(parameters, c, proof) for c in signatures}
+    return following, {c: wire.encode_confirmations(parameters, c, proof) for c in signatures}
 
 
 def _unmask(state: CollectingUnmasking, messages: Mapping[int, bytes]) -> Finished:
     parameters, roster = state.parameters, state.dealt.roster
     alive = frozenset(state.survivors)
-    expected = {c: ShareType.SEED if c in alive else ShareType.KEY for c in roster}
+    expected = {c: wire.ShareType.SEED if c in alive else wire.ShareType.KEY for c in roster}
 
-    def read(client: int, message: bytes) -> dict[int, Revealed]:
-        revealed = decode_revealed_shares(parameters, client, message)
+    def read(client: int, message: bytes) -> dict[int, wire.Revealed]:
+        revealed = wire.decode_revealed_shares(parameters, client, message)
         types = {dealer: each.share_type for dealer, each in revealed.items()}
         withheld = state.complaints.get(client, ())
         held = _held_by(parameters, client, expected)
         # What it complained of it does not have, and all the rest it has promised.
         if types != {dealer: held[dealer] for dealer in held if dealer not in withheld}:
-            raise refusal()
+            raise wire.refusal()
         return revealed
 
     answers, new = _collect(messages, alive, read, Phase.UNMASKING)
@@ -322,21 +289,11 @@ def _collect(
     for client in sorted(messages):
         try:
             if client not in expected:
-                raise refusal()
+                raise wire.refusal()
             bodies[client] = read(client, messages[client])
         except ProtocolViolation:
             refused.append(Refusal(client, phase))
     return bodies, tuple(refused)
-
-
-def _require_mapping(messages: Mapping[int, bytes]) -> None:
-    # The keys are refused one by one later; what is no index of a client at all cannot be named.
-    if not isinstance(messages, Mapping) or not all(map(_is_index, messages)):
-        raise refusal()
-
-
-def _is_index(key: object) -> bool:
-    return type(key) is int and -LARGEST_SERIAL <= key <= LARGEST_SERIAL
 
 
 def _read_only(array: Words) -> Words:

@@ -38,18 +38,10 @@ _DRAWS = 8
 
 
 def draw_coefficients(count: int, *, entropy: Entropy) -> tuple[int, ...]:
-    """Draw uniform field elements by rejection.
+    """Draw `count` uniform field elements, in [0, PRIME), by rejection.
 
-    Args:
-        count: How many.
-        entropy: Source of random bytes, such as `os.urandom`.
-
-    Returns:
-        `count` integers in [0, PRIME).
-
-    Raises:
-        ValueError: If the source gives too few bytes, or eight out-of-range numbers in a row,
-            which a working source does with probability below 2^-1900.
+    `ValueError` if the source gives too few bytes, or eight out-of-range numbers in a row, which a
+    working source does with probability below 2^-1900.
     """
     return tuple(_draw_element(entropy) for _ in range(count))
 
@@ -63,18 +55,10 @@ def _draw_element(entropy: Entropy) -> int:
 
 
 def deal(secret: bytes, *, coefficients: Sequence[int], indices: Sequence[int]) -> list[bytes]:
-    """Evaluate secret + a1 x + ... + a(t-1) x^(t-1) at every index.
+    """Evaluate secret + a1 x + ... + a(t-1) x^(t-1) at every index, in 33 little-endian bytes each.
 
-    Args:
-        secret: 32 bytes, read as a little-endian integer.
-        coefficients: The t - 1 values a1 to a(t-1), uniform in [0, PRIME).
-        indices: Share indices, each at least 1.
-
-    Returns:
-        One share of 33 little-endian bytes for each index, in their order.
-
-    Raises:
-        ValueError: If the secret does not have 32 bytes or an index is below 1.
+    The secret is 32 bytes, read as a little-endian integer; the t - 1 coefficients are uniform in
+    [0, PRIME). `ValueError` if the secret does not have 32 bytes or an index is below 1.
     """
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"secret has {len(secret)} bytes; valid is {SECRET_BYTES}")
@@ -92,16 +76,10 @@ def _evaluate(polynomial: Sequence[int], index: int) -> bytes:
 
 
 def lagrange_at_zero(indices: Sequence[int]) -> tuple[int, ...]:
-    """Return the weights that turn shares at these indices into the secret.
+    """Return the weights that turn shares at exactly t indices into the secret.
 
-    Args:
-        indices: Exactly t distinct share indices, each at least 1.
-
-    Returns:
-        The coefficients prod(x_j) / prod(x_j - x_i) over j != i modulo PRIME, in order.
-
-    Raises:
-        ValueError: If an index is repeated or below 1.
+    They are prod(x_j) / prod(x_j - x_i) over j != i modulo PRIME, in order. `ValueError` if an
+    index is repeated or below 1.
     """
     if len(set(indices)) != len(indices) or any(index < 1 for index in indices):
         raise ValueError("share indices must be distinct and at least 1")
@@ -130,18 +108,10 @@ def is_share(share: bytes) -> bool:
 
 
 def combine(shares: Sequence[bytes], coefficients: Sequence[int]) -> bytes:
-    """Rebuild a secret from exactly t shares.
+    """Rebuild a secret of 32 bytes from exactly t shares, in the order of their coefficients.
 
-    Args:
-        shares: The shares, in the order of the indices that gave the coefficients.
-        coefficients: From `lagrange_at_zero`.
-
-    Returns:
-        The secret, 32 bytes.
-
-    Raises:
-        InvalidShare: If the result is no 32-byte secret, so that some share is wrong. Wrong
-            shares often combine to a well-formed secret: the caller must check what it got.
+    `InvalidShare` if the result is no 32-byte secret, so that some share is wrong. Wrong shares
+    often combine to a well-formed secret: the caller must check what it got.
     """
     total = sum(
         int.from_bytes(share, "little") * coefficient
@@ -159,13 +129,9 @@ _Polynomial = list[int]
 def decode(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozenset[int]] | None:
     """Rebuild a secret from at least t shares, some of them wrong.
 
-    Args:
-        shares: By share index, each at least 1, the share: a field element in 33 bytes.
-        threshold: Number t of shares that determine the secret.
-
-    Returns:
-        The secret, 32 bytes, and the indices of the shares that do not fit it, at most
-        (m - t) / 2 of m; None if more than that are wrong and nothing fits.
+    `shares` has by share index, each at least 1, a field element in 33 bytes. The result is the
+    secret, and the indices of the shares that do not fit it, at most (m - t) / 2 of m; None if more
+    than that are wrong and nothing fits.
     """
     values = {index: int.from_bytes(share, "little") for index, share in shares.items()}
     polynomial = _decode(values, threshold)

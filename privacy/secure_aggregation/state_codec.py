@@ -86,8 +86,7 @@ def join_fields(fields: Iterable[bytes]) -> bytes:
 def split_fields(body: bytes) -> list[bytes]:
     """Read back what `join_fields` wrote; a length that is too large gives a shorter field.
 
-    Raises:
-        struct.error: If a length is cut.
+    `struct.error` if a length is cut.
     """
     fields, at = [], 0
     while at < len(body):

@@ -42,15 +42,7 @@ _TRANSCRIPT = b"sotto/secure-aggregation/transcript"
 
 
 def roster_digest(parameters: RoundParameters, roster: Mapping[int, PublicKeys]) -> bytes:
-    """Hash who announced which keys, as one roster message said it.
-
-    Args:
-        parameters: The round.
-        roster: By client, its public keys; their signatures are not hashed.
-
-    Returns:
-        32 bytes.
-    """
+    """Hash who announced which keys, as one roster message said it; signatures are not hashed."""
     hasher = hashlib.sha256(_ROSTER + parameters.digest)
     for client in sorted(roster):
         hasher.update(struct.pack("<I", client) + roster[client].channel + roster[client].mask)
@@ -67,26 +59,16 @@ def transcript_digest(
 ) -> bytes:
     """Hash everything that must be the same for all before a sum is opened.
 
-    Args:
-        parameters: The round.
-        roster: From `roster_digest`.
-        dealers: The clients whose shares were dealt, the hashing client included.
-        survivors: The clients whose vectors are in the sum.
-        context: Digest of what was broadcast to all, 32 bytes.
-
-    Returns:
-        32 bytes, the body of a confirmation.
+    `roster` is from `roster_digest`; `dealers` are the clients whose shares were dealt, the hashing
+    client included; `context` is the digest of what was broadcast to all, 32 bytes. The result is
+    the body of a confirmation.
     """
     sets = _counted(dealers) + _counted(survivors)
     return hashlib.sha256(_TRANSCRIPT + parameters.digest + roster + sets + context).digest()
 
 
 def require_context(context: bytes) -> bytes:
-    """Return the context, if it is valid.
-
-    Raises:
-        ValueError: If it is not 32 bytes.
-    """
+    """Return the context, or `ValueError` if it is not 32 bytes."""
     if not isinstance(context, bytes) or len(context) != CONTEXT_BYTES:
         raise ValueError(f"context must be a digest of {CONTEXT_BYTES} bytes")
     return context

@@ -69,16 +69,8 @@ EPSILON_ERROR = 0.01
 def prv_epsilon(composition: Composition, delta: float) -> float:
     """Bound epsilon by the upper end of Opacus' interval, 0.01 above its estimate.
 
-    Args:
-        composition: What was charged; all of it noised, with at least one term.
-        delta: Strictly between 0 and 1.
-
-    Returns:
-        An upper bound on epsilon.
-
-    Raises:
-        UnsupportedEvent: A release is sampled under replace_one, or the noise is too small for
-            Opacus' grid, which then overflows.
+    All of the composition is noised, with at least one term. `UnsupportedEvent` if a release is
+    sampled under replace_one, or the noise is too small for Opacus' grid, which then overflows.
     """
     doubled = composition.relation == "replace_one"
     if composition.integer_terms:

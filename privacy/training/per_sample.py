@@ -102,7 +102,11 @@ def per_sample_gradients(
     size = _batch_size(batch)
     leaves = {name: parameters[name].detach() for name in trained}
     if size == 0:
-        return _nothing(leaves)
+        # Zero rows of everything, which `vmap` itself cannot produce.
+        return PerSampleGradients(
+            losses=next(iter(leaves.values())).new_zeros(0),
+            gradients={name: leaf.new_zeros((0, *leaf.shape)) for name, leaf in leaves.items()},
+        )
     behind = [name for name in leaves if name in objective.encoder_parameters]
     inputs = {name: leaves[name].clone().requires_grad_() for name in behind}
     # Fused attention has no batching rule for its backward pass: `vmap` warns and runs a loop.
@@ -123,18 +127,8 @@ def encode(
     """Run the encoder on the parameters it may read; check that it is differentiable if needed.
 
     A trained parameter that is read without being declared would lose a part of its gradient
-    unnoticed; such parameters are withheld, so that reading one is a `KeyError`.
-
-    Args:
-        objective: The loss.
-        parameters: All parameters by name.
-        trained: Names of the trained ones.
-
-    Returns:
-        The encoder's tensors by name.
-
-    Raises:
-        ValueError: If gradients are wanted and the result depends on no trained parameter.
+    unnoticed; such parameters are withheld, so that reading one is a `KeyError`. `ValueError` if
+    gradients are wanted and the result depends on no trained parameter.
     """
     declared = objective.encoder_parameters
     visible = {n: t for n, t in parameters.items() if n in declared or n not in trained}
@@ -149,14 +143,9 @@ def encode(
 
 
 def require_one_loss_each(losses: Tensor, size: int) -> None:
-    """Raise unless there is exactly one loss per example.
+    """Raise `ValueError` unless there is exactly one loss per example.
 
-    Args:
-        losses: What an objective returned.
-        size: Number of examples it was given.
-
-    Raises:
-        ValueError: If the shape is not (size,), for example because a mean was taken.
+    An objective that takes a mean, for example, returns another shape.
     """
     if losses.shape != (size,):
         raise ValueError(
@@ -233,11 +222,3 @@ def _batch_size(batch: Mapping[str, Tensor]) -> int:
     if len(set(sizes.values())) != 1:
         raise ValueError(f"batch has rows {sizes}; valid is one number of rows for all arrays")
     return next(iter(sizes.values()))
-
-
-def _nothing(leaves: Mapping[str, Tensor]) -> PerSampleGradients:
-    """Return zero rows of everything, which `vmap` itself cannot produce."""
-    return PerSampleGradients(
-        losses=next(iter(leaves.values())).new_zeros(0),
-        gradients={name: leaf.new_zeros((0, *leaf.shape)) for name, leaf in leaves.items()},
-    )

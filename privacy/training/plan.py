@@ -65,9 +65,6 @@ class TrainingPlan:
             raise ValueError(f"momentum is {self.momentum}; valid is at least 0 and below 1")
         require_not_negative("weight_decay", self.weight_decay)
         require_positive("rate_factor", self.rate_factor)
-        self._require_optimizer()
-
-    def _require_optimizer(self) -> None:
         valid = get_args(OptimizerName)
         if self.optimizer not in valid:
             raise ValueError(f"optimizer is {self.optimizer!r}; valid: {', '.join(valid)}")
@@ -169,13 +166,7 @@ def shuffled_batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield row numbers of batches without end: one permutation per epoch, cut into pieces.
 
-    Args:
-        count: Number of examples.
-        batch_size: Rows per batch; the last batch of an epoch holds what is left.
-        rng: Draws a permutation when an epoch begins.
-
-    Yields:
-        Row numbers, shape (at most `batch_size`,), int64.
+    Each is int64 of shape (at most `batch_size`,); the last batch of an epoch holds what is left.
     """
     while True:
         order = rng.permutation(count)
@@ -189,10 +180,6 @@ def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
     Amplification by sampling holds against whoever does not know the coins. Coins from a recorded
     seed would leave the unamplified epsilon, so noise that protects goes with the operating
     system's entropy, and only a simulation's seeded noise goes with seeded coins.
-
-    Args:
-        noise: The mechanism's noise.
-        rng: Of the batches; used beside noise that protects nobody.
     """
     return os.urandom if noise.protects else rng.bytes
 
@@ -202,16 +189,9 @@ def poisson_batches(
 ) -> Iterator[NDArray[np.int64]]:
     """Yield row numbers of batches without end, each row in each batch on a coin of its own.
 
-    A coin is a 64-bit word below floor(probability x 2^64): the probability is never above what
-    was asked for, which is what accounting needs, and below it by less than 2^-64.
-
-    Args:
-        count: Number of examples, which may be 0.
-        sampling_probability: Above 0, at most 1; 1 takes every row.
-        entropy: Gives the coins' bytes.
-
-    Yields:
-        Row numbers in ascending order, int64; may be empty.
+    A coin is a 64-bit word below floor(probability x 2^64): the probability is never above what was
+    asked for, which is what accounting needs, and below it by less than 2^-64. Row numbers ascend,
+    int64; there may be none.
     """
     threshold = int(sampling_probability * _WORD)
     while True:

@@ -178,12 +178,7 @@ def seal(examples: Arrays) -> Arrays:
 def opened(examples: Arrays, *, is_private: bool) -> Arrays:
     """Return the arrays behind `seal`, for the trainer; arrays that are not sealed pass unchanged.
 
-    Args:
-        examples: Sealed or open arrays by name.
-        is_private: Whether they are used under dp_sgd.
-
-    Raises:
-        SensitivityViolation: If sealed data would be used without noise.
+    `SensitivityViolation` if sealed data would be used without noise.
     """
     values: dict[str, Any] = dict(examples)
     for name, value in values.items():

@@ -220,15 +220,7 @@ def build_step(
     *,
     penalty: Penalty | None = None,
 ) -> Step:
-    """Return the step that a fit repeats.
-
-    Args:
-        objective: The loss.
-        variables: The fit's tensors.
-        optimizer: Holds `variables.trained`.
-        bound: On what one example can do; None for ordinary training.
-        penalty: Data-free term of the loss.
-    """
+    """Return the step that a fit repeats; without a bound it is ordinary training."""
     if bound is None:
         return PlainStep(objective, variables, optimizer, penalty)
     if isinstance(bound, PrivateSteps):
@@ -237,16 +229,12 @@ def build_step(
 
 
 def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None:
-    """Raise unless all losses and gradients are finite numbers.
+    """Raise `NonFiniteUpdate` unless all losses (B,) and gradients are finite numbers.
 
-    Args:
-        losses: Loss of each example, shape (B,).
-        gradients: Gradients by parameter name, of any shape.
-
-    Raises:
-        NonFiniteUpdate: Naming the first tensor with NaN or infinity, never its values.
+    It names the first tensor with NaN or infinity, never its values.
     """
-    for name, tensor in {"the loss": losses, **_described(gradients)}.items():
+    described = {f"the gradient of {name!r}": tensor for name, tensor in gradients.items()}
+    for name, tensor in {"the loss": losses, **described}.items():
         if not bool(torch.isfinite(tensor.detach()).all()):
             raise NonFiniteUpdate(
                 f"{name} is not finite in local training; "
@@ -286,10 +274,6 @@ def _zero_unless(usable: Tensor, samples: PerSampleGradients) -> dict[str, Tenso
         name: torch.where(usable.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
         for name, rows in samples.gradients.items()
     }
-
-
-def _described(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"the gradient of {name!r}": tensor for name, tensor in gradients.items()}
 
 
 def _dp_optimizer(optimizer: Optimizer, clipping: Clipping) -> Any:

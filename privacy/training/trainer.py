@@ -161,7 +161,9 @@ class LocalTrainer:
         examples = opened(examples, is_private=self.dp_sgd is not None)
         count = _count_examples(examples, may_be_empty=self.dp_sgd is not None)
         amount = self._amount(count, steps)
-        variables = _variables(parameters, groups, self.device)
+        tensors = {name: _to_tensor(array, self.device) for name, array in parameters.items()}
+        trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
+        variables = Variables(trained=trained, constants=tensors)
         step = build_step(
             _hold_encoding(objective, variables),
             variables,
@@ -171,11 +173,14 @@ class LocalTrainer:
         )
         outcomes = []
         for rows in islice(self._batches(count, rng), amount):
-            outcomes.append(step(_to_tensors(examples, rows, self.device)))
-            _correct(variables, after_step)
+            batch = {n: _to_tensor(array[rows], self.device) for n, array in examples.items()}
+            outcomes.append(step(batch))
+            if after_step is not None:
+                with torch.no_grad():
+                    after_step({name: tensor.detach() for name, tensor in trained.items()})
         result = _to_arrays(parameters, variables)
         if self.dp_sgd is not None:
-            self.released.add((result[name] for name in variables.trained), steps=amount)
+            self.released.add((result[name] for name in trained), steps=amount)
         self.reports.append(_report(outcomes, is_clipped=self.bound is not None))
         return result
 
@@ -259,14 +264,6 @@ def _count_examples(examples: Arrays, *, may_be_empty: bool) -> int:
     return sizes["labels"]
 
 
-def _variables(
-    parameters: Arrays, groups: Sequence[ParameterGroup], device: str | torch.device
-) -> Variables:
-    tensors = {name: _to_tensor(array, device) for name, array in parameters.items()}
-    trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
-    return Variables(trained=trained, constants=tensors)
-
-
 def _optimizer(
     plan: TrainingPlan, variables: Variables, groups: Sequence[ParameterGroup]
 ) -> torch.optim.Optimizer:
@@ -288,18 +285,6 @@ def _optimizer(
 def _to_tensor(array: NDArray[Any], device: str | torch.device) -> Tensor:
     # Always a copy: the caller's array may be read-only, memory-mapped or shared by clients.
     return torch.from_numpy(np.array(array, order="C")).to(device)
-
-
-def _to_tensors(
-    examples: Arrays, rows: NDArray[np.int64], device: str | torch.device
-) -> dict[str, Tensor]:
-    return {name: _to_tensor(array[rows], device) for name, array in examples.items()}
-
-
-def _correct(variables: Variables, after_step: AfterStep | None) -> None:
-    if after_step is not None:
-        with torch.no_grad():
-            after_step({name: tensor.detach() for name, tensor in variables.trained.items()})
 
 
 def _to_arrays(parameters: Arrays, variables: Variables) -> dict[str, NDArray[Any]]:

@@ -7,8 +7,13 @@ The formats are those of C2SP (signed-note, tlog-checkpoint, tlog-cosignature, t
 from __future__ import annotations
 
 from privacy.transparency.checkpoints import (
+    LOG_KEY,
+    WITNESS_KEY,
     Checkpoint,
     KeyChange,
+    NoteKey,
+    NoteSigner,
+    SignedNote,
     Tile,
     cosign,
     decode_checkpoint,
@@ -16,19 +21,12 @@ from privacy.transparency.checkpoints import (
     is_change,
     open_change,
     open_checkpoint,
+    read_note,
+    read_signature,
     require_cosigned,
     sign_checkpoint,
     state_lost,
     tile_paths,
-)
-from privacy.transparency.notes import (
-    LOG_KEY,
-    WITNESS_KEY,
-    NoteKey,
-    NoteSigner,
-    SignedNote,
-    read_note,
-    read_signature,
 )
 
 __all__ = [

@@ -62,7 +62,7 @@ from privacy.transparency import (
     sign_checkpoint,
     state_lost,
 )
-from privacy.transparency.notes import Signature
+from privacy.transparency.checkpoints import Signature
 from storage import (
     ClientStore,
     KeptReceipt,

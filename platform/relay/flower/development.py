@@ -13,7 +13,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment, free_ports
+from platform.relay.links import (
+    await_line,
+    development_enrolment,
+    free_ports,
+    start_process,
+)
 
 DAYS: Final = 7
 NAME: Final = "sotto development"
@@ -121,16 +125,9 @@ class Running:
 
     def start(self, name: str) -> None:
         """Start a process, for the first time or again."""
-        with (self.folder / f"{name}.log").open("ab") as out:
-            self.processes[name] = subprocess.Popen(  # noqa: S603 - fixed commands of our own
-                [str(self.python), "-m", "platform.relay.flower", *self.commands[name]],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=_environment(self.folder),
-                start_new_session=True,
-            )
+        command = [str(self.python), "-m", "platform.relay.flower", *self.commands[name]]
+        log = self.folder / f"{name}.log"
+        self.processes[name] = start_process(command, log, _environment(self.folder))
 
     def kill(self, name: str) -> None:
         """Kill a process and all processes that it started."""
@@ -141,13 +138,9 @@ class Running:
 
     def wait(self, name: str, line: str) -> None:
         """Wait until a process has printed a line; `ConfigError` if it does not in time."""
-        log, end = self.folder / f"{name}.log", time.monotonic() + STARTING
-        while line not in log.read_text("utf-8", errors="replace").splitlines():
-            if self.processes[name].poll() is not None or time.monotonic() > end:
-                raise ConfigError(
-                    f"Flower has not started; {log} says why; valid after `make flower`"
-                )
-            time.sleep(0.1)
+        log = self.folder / f"{name}.log"
+        failed = f"Flower has not started; {log} says why; valid after `make flower`"
+        await_line(self.processes[name], log, line, seconds=STARTING, failed=failed)
 
 
 @contextlib.contextmanager

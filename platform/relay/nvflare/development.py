@@ -18,7 +18,12 @@ from typing import Any, Final
 import yaml
 
 from platform.errors import ConfigError
-from platform.relay.links import development_enrolment, free_ports
+from platform.relay.links import (
+    await_line,
+    development_enrolment,
+    free_ports,
+    start_process,
+)
 from platform.relay.nvflare.site import node_of, settle
 
 PROJECT: Final = "sotto"
@@ -49,13 +54,17 @@ def nvflare_poc(
     enrolment.write_bytes(development_enrolment(nodes))
     settle(kits / SERVER, hub, enrolment)
     started: list[subprocess.Popen[bytes]] = []
+    # FLARE's scripts call the first `python3` on the path.
+    env = {"PATH": f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     try:
         for name in (SERVER, *sockets):
             command = [str(kits / name / "startup" / "sub_start.sh")]
-            started.append(_start(command, folder / f"{name}.log", python))
-        keeper = [str(python), "-m", __package__, "keep", str(kits / ADMIN), *sockets]
-        started.append(_start(keeper, folder / "keeper.log", python))
-        _wait(started[-1], folder / "keeper.log", f"running: {' '.join(sorted(sockets))}")
+            started.append(start_process(command, folder / f"{name}.log", env))
+        keeper, log = [str(python), "-m", __package__, "keep"], folder / "keeper.log"
+        started.append(start_process([*keeper, str(kits / ADMIN), *sockets], log, env))
+        failed = f"FLARE has not started; see the logs in {folder}"
+        running = f"running: {' '.join(sorted(sockets))}"
+        await_line(started[-1], log, running, seconds=STARTING, failed=failed)
         yield kits
     finally:
         _end(started, folder)
@@ -95,29 +104,6 @@ def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path
         said = (done.stdout + done.stderr).strip().splitlines()[-3:]
         raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid after `make nvflare`")
     return kits
-
-
-def _start(command: Sequence[str], log: Path, python: Path) -> subprocess.Popen[bytes]:
-    # FLARE's scripts call the first `python3` on the path.
-    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    with log.open("ab") as out:
-        return subprocess.Popen(  # noqa: S603 - fixed commands in a folder of our own
-            command,
-            cwd=log.parent,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-
-
-def _wait(keeper: subprocess.Popen[bytes], log: Path, line: str) -> None:
-    end = time.monotonic() + STARTING
-    while line not in log.read_text("utf-8", errors="replace").splitlines():
-        if keeper.poll() is not None or time.monotonic() > end:
-            raise ConfigError(f"FLARE has not started; see the logs in {log.parent}")
-        time.sleep(0.2)
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:

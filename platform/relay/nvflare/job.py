@@ -64,8 +64,7 @@ def _carry_all() -> None:
 def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> object:
     """Bring a request to its site; retry until its time is over or the job ends.
 
-    Returns:
-        The site's answer, of any type; None if there was no answer.
+    The answer may be of any type; None if there was no answer.
     """
     from nvflare.collab import CollabCallError
     from nvflare.collab.api.exceptions import RunAborted

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
-    SSHPublicKeyTypes,
     load_pem_private_key,
     load_ssh_public_key,
 )
@@ -158,7 +156,7 @@ def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
 def verified(node: str, request: bytes, answer: object) -> bytes:
     """Return the outcome in an answer; `ProtocolError` if this node did not sign both."""
     try:
-        key = _public_key(node)
+        key = _public_key(node.encode("ascii"))
         if isinstance(answer, bytes) and isinstance(key, rsa.RSAPublicKey):
             end = _HEAD + int.from_bytes(answer[:_HEAD], "big")
             signature, outcome = answer[_HEAD:end], answer[end:]
@@ -169,15 +167,9 @@ def verified(node: str, request: bytes, answer: object) -> bytes:
     raise ProtocolError("the site did not sign with the node key that is enrolled for it")
 
 
-@lru_cache(maxsize=1)
-def _private_key(pem: bytes) -> PrivateKeyTypes:
-    # Loading also checks the key's numbers, which takes far longer than signing.
-    return load_pem_private_key(pem, password=None)
-
-
-@lru_cache(maxsize=1024)
-def _public_key(node: str) -> SSHPublicKeyTypes:
-    return load_ssh_public_key(node.encode("ascii"))
+# Loading also checks a key's numbers, which takes far longer than signing.
+_private_key = lru_cache(maxsize=1)(partial(load_pem_private_key, password=None))
+_public_key = lru_cache(maxsize=1024)(load_ssh_public_key)
 
 
 def _digest(request: bytes, outcome: bytes) -> bytes:

@@ -6,8 +6,6 @@ or the domains that were held out with their mean. Every number is a mean over s
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +38,7 @@ from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Cell, Grid
 from platform.results.sweeping.running import Outcome
-from platform.rounds.documents import ADVERSARIES, in_rounds, json_number
+from platform.rounds.documents import ADVERSARIES, csv_text, in_rounds, json_number
 
 LAST: Final = "last"
 BEST: Final = "best_on_validation"
@@ -190,7 +188,7 @@ def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
                         record.run_id,
                     )
                 )
-    return _csv(columns, rows)
+    return csv_text(columns, rows)
 
 
 def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
@@ -219,15 +217,7 @@ def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
                     outcome.run_id,
                 )
             )
-    return _csv(columns, rows)
-
-
-def _csv(columns: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    return text.getvalue()
+    return csv_text(columns, rows)
 
 
 MEASURES: Final = {
@@ -373,10 +363,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     labels.sort(key=lambda label: grid.methods.index(label.method))
     readings = {cell.method: cell.reading for cell in cells if cell.reading}
     rows = [
-        replace(
-            _row(label, slots, grid, records, selection=selection),
-            is_reading=label.method in readings,
-        )
+        _row(label, slots, grid, records, selection=selection, is_reading=label.method in readings)
         for label in labels
     ]
     is_private = any(record.privacy.get("unit") for record in records)
@@ -424,6 +411,7 @@ def _row(
     records: Sequence[Record],
     *,
     selection: str,
+    is_reading: bool,
 ) -> Row:
     of = [record for record in records if label_of(record) == label]
     numbers = []
@@ -435,17 +423,15 @@ def _row(
         seeds = {cell.seed for cell in grid.cells if (cell.config, cell.method) == own}
         missing = 0 if spread is None else len(seeds) - len(spread.values)
         numbers.append(Number(spread, missing))
-    if not of:
-        return Row(label=label, numbers=tuple(numbers))
-    worst = tuple(max(record.epsilon.get(name, 0.0) for record in of) for name in ADVERSARIES)
+    worst = tuple(max(r.epsilon.get(name, 0.0) for r in of) for name in ADVERSARIES) if of else None
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
-    early = any(record.ended_early for record in of)
     return Row(
         label=label,
         numbers=tuple(numbers),
         epsilon=worst,
         delta=max(deltas, default=None),
-        ended_early=early,
+        ended_early=any(record.ended_early for record in of),
+        is_reading=is_reading,
     )
 
 

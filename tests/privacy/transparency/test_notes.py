@@ -23,7 +23,7 @@ from privacy.transparency import (
     sign_checkpoint,
     tile_paths,
 )
-from privacy.transparency.notes import open_note
+from privacy.transparency.checkpoints import open_note
 
 # From the documentation of Go's note package.
 PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
