@@ -32,7 +32,7 @@ method is FedAvg with uniform weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -85,20 +85,19 @@ class Config(NetworkConfig):
     ] = 3
 
 
-@dataclass(frozen=True)
 class Ccst(FedAvg):
-    """Cross-client style transfer among `population` clients."""
+    """Cross-client style transfer."""
 
     weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    population: int = field(default=1, kw_only=True)
     couples_examples = True
     has_personal_state = True
 
     def pool_policy(self) -> m.PoolPolicy:
         """Return all clients' styles, given once, before the first round."""
         style = m.TensorSpec((self.style_width,))
-        return replace(serving(self.config, self.population), spec={MEAN: style, SQUARE: style})
+        policy = serving(self.config, self.task.population)
+        return replace(policy, spec={MEAN: style, SQUARE: style})
 
     @property
     def style_width(self) -> int:
@@ -132,8 +131,7 @@ class Ccst(FedAvg):
     ) -> m.LocalResult:
         """Train the network on the images in others' styles and their own."""
         styled = m.Examples(self.restyled(data.arrays, view))
-        trained = self.train(view, styled, trainer, rng, names=tuple(self.shared_layers))
-        update = self.result(view, trained).update
+        update = self.result(view, self.train(view, styled, trainer, rng)).update
         return m.LocalResult(update, None, {DRAW: view.personal[DRAW]})
 
     def restyled(self, arrays: m.Arrays, view: m.ClientView) -> dict[str, NDArray[np.generic]]:
@@ -236,7 +234,7 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.network: {config.network!r} takes no images, whose styles ccst exchanges; "
             "valid: cnn, clip"
         )
-    method = replace(Ccst.built(config, task), population=task.population)
+    method = Ccst.built(config, task)
     # This raises for an unfit network at once, not later on a client.
     _ = method.style_width
     return method

@@ -53,7 +53,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     PromptObjective,
     as_tensor,
-    build_encoder,
 )
 
 LOCAL = "local"
@@ -170,11 +169,12 @@ def stated_deviation(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse more factors than context tokens."""
-    encoder = build_encoder(config, task)
-    most = min(encoder.spec.shape)
+    method = DPFPL.built(config, task)
+    tokens, width = method.encoder.spec.shape
+    most = min(tokens, width)
     if config.rank > most:
         raise MethodError(
-            f"method.rank: {config.rank} is more than a prompt of shape "
-            f"{encoder.spec.shape[0]} x {encoder.spec.shape[1]} has; valid: 1 to {most}"
+            f"method.rank: {config.rank} is more than a prompt of shape {tokens} x {width} has; "
+            f"valid: 1 to {most}"
         )
-    return DPFPL(encoder, config, task.classes)
+    return method

@@ -35,7 +35,7 @@ and noised steps do not cover the blocks. Without others' blocks the method is F
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -81,25 +81,24 @@ class Config(NetworkConfig):
     inner_clip: Annotated[float, Gt(0.0), Le(1e6), CountsWith("inner_rate")] = 100.0
 
 
-@dataclass(frozen=True)
 class Elcfs(FedAvg):
     """Episodic learning in frequency space, on images of one side."""
 
     config: Config
-    side: int = field(default=1, kw_only=True)
-    population: int = field(default=1, kw_only=True)
     couples_examples = True
 
     @property
     def half_width(self) -> int:
         """B, the half-width of a block."""
-        return math.floor(self.config.band * self.side)
+        backbone = self.task.backbone
+        side = self.pixel_size or (0 if backbone is None else backbone.image_size)
+        return math.floor(self.config.band * side)
 
     def pool_policy(self) -> m.PoolPolicy:
         """Return all clients' blocks, given once, before the first round."""
         width = 2 * self.half_width + 1
         spec = {BLOCK: m.TensorSpec((COLOURS, width, width))}
-        return replace(serving(self.config, self.population), spec=spec)
+        return replace(serving(self.config, self.task.population), spec=spec)
 
     def contribute(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
@@ -124,10 +123,7 @@ class Elcfs(FedAvg):
             uniform = self.config.mix == "uniform"
             shares = rng.random(count) if uniform else np.ones(count)
             arrays[SHARE] = shares.astype(np.float32)
-        trained = self.train(
-            view, m.Examples(arrays), trainer, rng, names=tuple(self.shared_layers)
-        )
-        return self.result(view, trained)
+        return self.result(view, self.train(view, m.Examples(arrays), trainer, rng))
 
     def objective(self, view: m.ClientView) -> m.Objective:
         """Return cross-entropy, plus that of a step on mixed images where others gave blocks."""
@@ -207,6 +203,4 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.network: {config.network!r} takes no images, whose spectra elcfs exchanges; "
             "valid: cnn, clip"
         )
-    method = Elcfs.built(config, task)
-    side = method.pixel_size or (0 if task.backbone is None else task.backbone.image_size)
-    return replace(method, side=side, population=task.population)
+    return Elcfs.built(config, task)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -74,13 +74,17 @@ class Config(NetworkConfig):
     presence_floor: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
 
 
-@dataclass(frozen=True)
 class FedGH(LgFedAvg):
     """A generalised global head on LG-FedAvg's cut, trained by the server."""
 
     config: Config
-    visibility: m.Visibility = field(default=m.Visibility.PER_CLIENT, kw_only=True)
     units = CLIENT_ONLY
+
+    @property
+    def visibility(self) -> m.Visibility:
+        """The aggregate, where the head is trained on means over clients."""
+        is_summed = self.config.prototypes == "mean"
+        return m.Visibility.AGGREGATE_ONLY if is_summed else m.Visibility.PER_CLIENT
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -97,9 +101,7 @@ class FedGH(LgFedAvg):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the network under the global head, and send the class means of its features."""
-        trained = self.train(
-            view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
-        )
+        trained = self.train(view, data, trainer, rng)
         own = {name: trained[name] for name in self.personal_layers}
         features = features_of(self, own, data)
         means, flags = class_means(features, data.arrays["labels"], len(self.classes))
@@ -126,10 +128,11 @@ class FedGH(LgFedAvg):
 
     def losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
         """Yield mean cross-entropy of the head on each batch, shuffled anew for each pass."""
-        rows, labels = rows.to(self.device), labels.to(self.device)
+        device = self.task.device
+        rows, labels = rows.to(device), labels.to(device)
         size = self.config.server_batch or max(len(rows), 1)
         for _ in range(self.config.server_epochs):
-            order = torch.from_numpy(rng.permutation(len(rows))).to(self.device)
+            order = torch.from_numpy(rng.permutation(len(rows))).to(device)
             for some in torch.split(order, size) if len(rows) else ():
                 yield partial(_head_loss, rows[some], labels[some])
 
@@ -147,9 +150,7 @@ def _head_loss(rows: Tensor, labels: Tensor, head: Parameters) -> Tensor:
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse a floor above one client's flag if clients stand for themselves."""
     method = FedGH.built(config, task)
-    if config.prototypes == "mean":
-        return replace(method, visibility=m.Visibility.AGGREGATE_ONLY)
-    if config.presence_floor > 1.0:
+    if config.prototypes == "individual" and config.presence_floor > 1.0:
         raise MethodError(
             f"method.presence_floor: {config.presence_floor} leaves out every class where each "
             "client stands for itself; valid with method.prototypes = individual: above 0 to 1"

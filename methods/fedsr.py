@@ -166,14 +166,8 @@ class FedSR(SplitMethod):
     ) -> m.LocalResult:
         """Train the network and the references together."""
         draws = Draws(rng)
-        trained = trainer.fit(
-            BatchObjective(partial(self.simple_losses, draws)),
-            self.model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup((*self.shared_layers, *self.personal_layers)),),
-            rng=rng,
-            after_step=draws.advance,
-        )
+        loss, step = BatchObjective(partial(self.simple_losses, draws)), draws.advance
+        trained = self.train(view, data, trainer, rng, objective=loss, after_step=step)
         return self.result(view, trained)
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:

@@ -130,19 +130,14 @@ class Hcvp(CentralisedMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train all layers, the head with its own learning rate."""
-        head = tuple(self.head_layers)
-        others = tuple(name for name in self.personal_layers if name not in head)
-        trained = trainer.fit(
-            BatchObjective(self.losses),
-            self.model_of(view),
-            data.arrays,
-            groups=(
-                m.ParameterGroup(others),
-                m.ParameterGroup(head, self.config.head_learning_rate),
-            ),
-            rng=rng,
-        )
+        head = m.ParameterGroup(tuple(self.head_layers), self.config.head_learning_rate)
+        others = [name for name in self.personal_layers if name not in head.names]
+        trained = self.train(view, data, trainer, rng, names=others, further=(head,))
         return self.result(view, trained)
+
+    def objective(self, view: m.ClientView) -> m.Objective:
+        """Return the method's loss."""
+        return BatchObjective(self.losses)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return the loss of each example, (B,)."""

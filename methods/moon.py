@@ -125,9 +125,9 @@ class Moon(FedAvg):
         """
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}
-        names = tuple(self.shared_layers)
-        trained = self.train(view, data, trainer, rng, names=names, start=start)
-        kept = {PREVIOUS + name: trained[name] for name in names} if self.config.mu else {}
+        trained = self.train(view, data, trainer, rng, start=start)
+        names = self.shared_layers if self.config.mu else ()
+        kept = {PREVIOUS + name: trained[name] for name in names}
         return m.LocalResult(self.result(view, trained).update, None, kept)
 
     def held(self, view: m.ClientView) -> m.Arrays:

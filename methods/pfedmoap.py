@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -257,9 +257,17 @@ class PFedMoAP(PromptMethod):
 
     config: Config
     gate: Gate
-    is_decoupled: bool = False
     has_personal_state = True
-    decouples: bool = field(default=True, kw_only=True)
+
+    @property
+    def decouples(self) -> bool:
+        """A gate that is sent with every update cannot be trained after the last one."""
+        return not self.shares_gate
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether the gate is trained after the last release."""
+        return self.task.decoupled and self.decouples
 
     @property
     def shares_gate(self) -> bool:
@@ -418,7 +426,4 @@ def build(config: Config, task: m.Task) -> m.Method:
             config.gate_heads,
             config.gate_scale,
         )
-    # A gate that is sent with every update cannot be trained after the last one.
-    decouples = config.gate_sharing == "personal"
-    decoupled = task.decoupled and decouples
-    return PFedMoAP(encoder, config, task.classes, gate, decoupled, decouples=decouples)
+    return PFedMoAP(encoder, config, task, gate)

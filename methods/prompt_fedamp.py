@@ -44,7 +44,6 @@ from methods.prompts.prompt import (
     PromptConfig,
     PromptMethod,
     as_tensor,
-    build_encoder,
     half_norm,
     half_square,
     train_prompt_near,
@@ -72,14 +71,18 @@ class Config(PromptConfig):
     start: Literal["message", "own"] = "message"
 
 
-@dataclass(frozen=True)
 class PromptFedAMP(PromptMethod):
     """Attentive message passing between prompts."""
 
     config: Config
-    alpha: float
     has_personal_state = True
     visibility = m.Visibility.PER_CLIENT
+
+    @property
+    def alpha(self) -> float:
+        """alpha_k."""
+        given = self.config.alpha
+        return self.config.sigma / self.task.population if given is None else given
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -150,12 +153,12 @@ def attentive_messages(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse an `alpha` with which messages are no convex combinations."""
-    encoder = build_encoder(config, task)
-    alpha = config.sigma / task.population if config.alpha is None else config.alpha
+    method = PromptFedAMP.built(config, task)
+    alpha = method.alpha
     if alpha * (task.population - 1) > config.sigma:
         raise MethodError(
             f"method.alpha: {alpha} is too large for messages to be convex combinations; valid "
             f"with task.clients = {task.population}: 0 to "
             f"{config.sigma / (task.population - 1):g}, method.sigma / (task.clients - 1)"
         )
-    return PromptFedAMP(encoder, config, task.classes, alpha)
+    return method

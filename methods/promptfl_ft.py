@@ -18,12 +18,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from methods.interface import method as m
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptMethod,
-    PromptObjective,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective
 
 
 @dataclass(frozen=True)

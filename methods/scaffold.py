@@ -113,8 +113,7 @@ class Scaffold(FedAvg):
             for name, tensor in trained.items():
                 tensor.add_(correction[name])
 
-        names = tuple(self.shared_layers)
-        trained = self.train(view, data, trainer, rng, names=names, after_step=after_step)
+        trained = self.train(view, data, trainer, rng, after_step=after_step)
         return self.result_of(view, trained, self.controls_after(view, trained, data, trainer))
 
     def lead(self, view: m.ClientView) -> dict[str, NDArray[Any]]:

@@ -224,14 +224,8 @@ class StableFDG(FedAvg):
         """Train with another client's style; return the styles under the broadcast as entry."""
         entry = self.styles_of(view.broadcast, data)
         draws, other = Draws(rng), view.experts[0] if view.experts else None
-        trained = trainer.fit(
-            BatchObjective(partial(self.styled_losses, draws, other)),
-            self.model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup(tuple(self.shared_layers)),),
-            rng=rng,
-            after_step=draws.advance,
-        )
+        loss, step = BatchObjective(partial(self.styled_losses, draws, other)), draws.advance
+        trained = self.train(view, data, trainer, rng, objective=loss, after_step=step)
         return replace(self.result(view, trained), pool_entry=entry)
 
     def styles_of(self, broadcast: m.Arrays, data: m.Examples) -> m.Arrays:

@@ -200,16 +200,9 @@ class Swad(CentralisedMethod):
         held = held_out(
             data.arrays["labels"], self.config.validation_share, int(view.personal[SPLIT])
         )
-        network = self.model_of(view)
+        rest = m.Examples({name: array[~held] for name, array in data.arrays.items()})
         mean = _StepMean({})
-        trained = trainer.fit(
-            self.objective(view),
-            network,
-            {name: array[~held] for name, array in data.arrays.items()},
-            groups=(m.ParameterGroup(tuple(network)),),
-            rng=rng,
-            after_step=mean.add,
-        )
+        trained = self.train(view, rest, trainer, rng, after_step=mean.add)
         rows = held if held.any() else ~held
         loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
         segment = mean.values(trained)
@@ -229,13 +222,12 @@ class Swad(CentralisedMethod):
             return {name: personal[name] for name in names}
         counts = count_segments(losses, self.config)
         extra = [a - b for a, b in zip(counts.final, counts.settled, strict=True)]
-        return {
-            name: _mean(
-                *_added(personal[f"{SUM}{name}"], int(personal[COUNT]), self._due(extra, recent))
-            )
-            for name in names
-            for recent in (personal[f"{RECENT}{name}"],)
-        }
+        found = {}
+        for name in names:
+            due = self._due(extra, personal[f"{RECENT}{name}"])
+            total, count = _added(personal[f"{SUM}{name}"], int(personal[COUNT]), due)
+            found[name] = np.asarray(total / max(count, 1), np.float32)
+        return found
 
     def _remembered(self, personal: m.Arrays, segment: m.Arrays, loss: float) -> dict[str, Any]:
         """Return the past with one segment more."""
@@ -280,10 +272,6 @@ def _added(
         total = number * segment.astype(np.float64) + (total if count else 0.0)
         count += number
     return total, count
-
-
-def _mean(total: NDArray[np.float64], count: int) -> NDArray[np.float32]:
-    return np.asarray(total / max(count, 1), np.float32)
 
 
 def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:

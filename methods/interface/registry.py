@@ -373,3 +373,12 @@ class Registry:
                 "valid: build(config, task)"
             )
         return module
+
+
+OURS: Final = Registry(installed=False)
+"""The methods of this package, for a method that is built around another."""
+
+
+def options_of(name: str, options: object) -> Any:
+    """Return the `Config` of a method of this package: as given, or from options by name."""
+    return OURS.config_type(name)(**options) if isinstance(options, Mapping) else options

@@ -275,7 +275,7 @@ class InSubspace(OverMethod):
     rank: int
     origin: NDArray[np.uint32] = field(repr=False, compare=False)
     public: m.Examples | None = field(default=None, repr=False, compare=False)
-    averaged = frozenset()
+    averaged = frozenset[str]()
     _found: dict[bytes, NDArray[np.float64]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

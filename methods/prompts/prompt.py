@@ -220,12 +220,17 @@ class PromptMethod(AveragedMethod):
 
     encoder: PromptEncoder
     config: PromptConfig
-    classes: tuple[str, ...]
+    task: m.Task
 
     @classmethod
     def built(cls, config: PromptConfig, task: m.Task) -> Self:
         """Return the method for a task; refuse a prompt that does not fit into its backbone."""
-        return cls(build_encoder(config, task), config, task.classes)
+        return cls(build_encoder(config, task), config, task)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order."""
+        return self.task.classes
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, averaged over clients."""
