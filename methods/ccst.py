@@ -217,7 +217,7 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
     return torch.where(is_own[..., None, None, None], found, there)
 
 
-def serving(config: Config, clients: int) -> m.PoolPolicy:
+def serving(config: object, clients: int) -> m.PoolPolicy:
     """Return the pool's use, without an entry's tensors; known before the method is built."""
     return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
 

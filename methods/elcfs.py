@@ -43,6 +43,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from methods.ccst import serving
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
 from methods.interface import method as m
@@ -183,11 +184,6 @@ def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
     near = torch.arange(-half_width, half_width + 1, device=pixels.device)
     height, width = pixels.shape[-2:]
     return (near % height)[:, None], (near % width)[None, :]
-
-
-def serving(config: Config, clients: int) -> m.PoolPolicy:
-    """Return the pool's use, without an entry's tensors; known before the method is built."""
-    return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
 def build(config: Config, task: m.Task) -> m.Method:

@@ -54,7 +54,7 @@ from methods.networks.layers import (
     norm,
     norm_layers,
 )
-from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
+from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, rows_of
 
 GENERIC = "generic"
 POLICY = "policy"
@@ -183,7 +183,7 @@ class FedCP(ModularMethod):
         if self.config.gumbel:
             data = self.with_noise(data, rng)
         if self.config.mmd_weight:
-            held = features_of(self, view.broadcast, data)
+            held = rows_of(self, self.features, view.broadcast, data)
             data = m.Examples({**data.arrays, BROADCAST: held})
         return self.result(view, self.train(view, data, trainer, rng, names=names))
 

@@ -42,10 +42,16 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.lg_fedavg import LgFedAvg
-from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
+from methods.networks.class_tables import (
+    PRESENCE,
+    PROTOTYPES,
+    class_means,
+    known_rows,
+    table_spec,
+)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, linear
-from methods.networks.method import HEAD, ServerLoss, descend, features_of
+from methods.networks.method import HEAD, ServerLoss, descend, rows_of
 
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
@@ -93,9 +99,7 @@ class FedGH(LgFedAvg):
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prototypes (C, D) over sqrt(D), zero for absent classes, and flags (C,)."""
-        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
-        classes = len(self.classes)
-        return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
+        return table_spec(PROTOTYPES, len(self.classes), self.extractor.width)
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
@@ -103,7 +107,7 @@ class FedGH(LgFedAvg):
         """Train the network under the global head, and send the class means of its features."""
         trained = self.train(view, data, trainer, rng)
         own = {name: trained[name] for name in self.personal_layers}
-        features = features_of(self, own, data)
+        features = rows_of(self, self.features, own, data)
         means, flags = class_means(features, data.arrays["labels"], len(self.classes))
         scaled = means / np.float32(math.sqrt(self.extractor.width))
         return m.LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)

@@ -21,7 +21,7 @@ for all, averaged like the prompt (`gate_sharing: aggregated`, Table 7).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -333,42 +333,37 @@ class PFedMoAP(PromptMethod):
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
-        held = self._held(view)
-        if not self._mixes(view, held):
-            if CONTEXT in view.personal:
-                return self.prompt_logits(held[CONTEXT], batch, classes)
-            return self.broadcast_logits(view, batch, classes)
-        objective = self._objective(view.experts, tuple(classes))
-        with torch.no_grad():
-            parameters, image = self._tensors(held, batch)
-            logits = objective.logits(parameters, objective.encode(parameters), image)
-        return logits.cpu().numpy().astype(np.float32)
+        logits = self._asked(MixtureObjective.logits, view, batch, classes)
+        if logits is not None:
+            return logits
+        if CONTEXT in view.personal:
+            return self.prompt_logits(view.personal[CONTEXT], batch, classes)
+        return self.broadcast_logits(view, batch, classes)
 
     def expert_weights(
         self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the gate's weights of all experts (Figure 6), the local one first."""
-        held = self._held(view)
-        if not self._mixes(view, held):
+        return self._asked(MixtureObjective.weights, view, batch, classes)
+
+    def _asked(
+        self,
+        ask: Callable[[MixtureObjective, Parameters, Parameters, Tensor], Tensor],
+        view: m.ClientView,
+        batch: m.Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """Return what a client's mixture says of images; None without experts or a gate."""
+        gate = self._gate_of(view.broadcast, view.personal)
+        if not (view.experts and gate):
             return None
-        objective = self._objective(view.experts, tuple(classes))
+        held = {CONTEXT: view.personal.get(CONTEXT, view.broadcast[CONTEXT]), **gate}
+        objective, backbone = self._objective(view.experts, tuple(classes)), self.encoder.backbone
         with torch.no_grad():
-            parameters, image = self._tensors(held, batch)
-            weights = objective.weights(parameters, objective.encode(parameters), image)
-        return weights.cpu().numpy().astype(np.float32)
-
-    def _held(self, view: m.ClientView) -> m.Arrays:
-        """Return the prompt that a client predicts with, and its gate if it has one."""
-        context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
-        return {CONTEXT: context, **self._gate_of(view.broadcast, view.personal)}
-
-    def _mixes(self, view: m.ClientView, held: m.Arrays) -> bool:
-        return bool(view.experts) and len(held) > 1
-
-    def _tensors(self, held: m.Arrays, batch: m.Arrays) -> tuple[Parameters, Tensor]:
-        backbone = self.encoder.backbone
-        parameters = as_tensors(held, backbone)
-        return parameters, as_tensor(batch["features"], backbone)
+            parameters = as_tensors(held, backbone)
+            image = as_tensor(batch["features"], backbone)
+            answer = ask(objective, parameters, objective.encode(parameters), image)
+        return answer.cpu().numpy().astype(np.float32)
 
     def _gate_of(self, broadcast: m.Arrays, personal: m.Arrays) -> m.Arrays:
         """Return the gate that a client uses; empty before a decoupled gate is trained."""

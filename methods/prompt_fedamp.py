@@ -46,7 +46,7 @@ from methods.prompts.prompt import (
     as_tensor,
     half_norm,
     half_square,
-    train_prompt_near,
+    pull_near,
 )
 
 MESSAGE = "message/"
@@ -99,16 +99,11 @@ class PromptFedAMP(PromptMethod):
         """Train near the message; the result is the client's own prompt."""
         message = view.broadcast[CONTEXT]
         own = view.personal.get(CONTEXT, message)
-        context = train_prompt_near(
-            self,
-            data,
-            trainer,
-            rng,
-            start=own if self.config.start == "own" else message,
-            anchor=as_tensor(message, self.encoder.backbone),
-            weight=self.config.proximal_weight,
-            distance=half_square if self.config.proximal == "squared" else half_norm,
-        )
+        start = own if self.config.start == "own" else message
+        anchor, weight = as_tensor(message, self.encoder.backbone), self.config.proximal_weight
+        distance = half_square if self.config.proximal == "squared" else half_norm
+        pull = pull_near(anchor, weight, distance)
+        context = self.train_prompt(start, data, trainer, rng, penalty=pull)
         return m.LocalResult({CONTEXT: context - message}, None, {CONTEXT: context})
 
     def server_update(

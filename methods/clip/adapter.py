@@ -277,8 +277,8 @@ class Backbone:
             end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
                 at least P.
         """
-        self._require_length(len(prefix) + suffixes.shape[1])
-        return self._text.encode_prefixed(prefix, suffixes, end_of_text)
+        following = self.follow(len(prefix), suffixes, end_of_text)
+        return self.encode_behind(prefix.unsqueeze(0), following)[0]
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all parts of the texts that do not depend on the prefix of P = `before` positions.

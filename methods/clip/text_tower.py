@@ -245,13 +245,8 @@ class TextTower:
 
     def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
         """Encode whole texts (n, L, token_dim), without positions, to features (n, embed_dim)."""
-        empty = embeddings.new_zeros((0, embeddings.shape[2]))
-        return self.encode_prefixed(empty, embeddings, end_of_text)
-
-    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode texts whose first positions are shared; see `Backbone.encode_prefixed`."""
-        following = self.follow(len(prefix), suffixes, end_of_text)
-        return self.encode_behind(prefix.unsqueeze(0), following)[0]
+        empty = embeddings.new_zeros((1, 0, embeddings.shape[2]))
+        return self.encode_behind(empty, self.follow(0, embeddings, end_of_text))[0]
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all that does not depend on the prefix of `before` positions, for many passes."""

@@ -96,9 +96,7 @@ class TableMethod(SplitMethod):
 
     def shared_spec(self) -> dict[str, m.TensorSpec]:
         """Return rows (C, W) over `scale`, zero for a class without examples, and flags (C,)."""
-        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
-        classes = len(self.classes)
-        return {self.sent: spec((classes, self.row_width)), PRESENCE: spec((classes,))}
+        return table_spec(self.sent, len(self.classes), self.row_width)
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a table in which no class is known."""
@@ -129,6 +127,12 @@ class TableMethod(SplitMethod):
         table, known = np.array(state[TABLE]), np.array(state[KNOWN])
         table[classes], known[classes] = rows, 1.0
         return {**state, TABLE: table, KNOWN: known}
+
+
+def table_spec(sent: str, classes: int, width: int) -> dict[str, m.TensorSpec]:
+    """Return the rows that a client sends (C, W), and flags (C,)."""
+    spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
+    return {sent: spec((classes, width)), PRESENCE: spec((classes,))}
 
 
 def table_of(broadcast: m.Arrays) -> dict[str, NDArray[Any]]:

@@ -303,11 +303,6 @@ ROWS = 256
 """Examples that torch computes at once; changes memory only."""
 
 
-def features_of(method: SplitMethod, model: m.Arrays, data: m.Examples) -> NDArray[np.float32]:
-    """Return features (n, D) of all examples, as `rows_of` does."""
-    return rows_of(method, method.features, model, data)
-
-
 def rows_of(
     method: SplitMethod, compute: PerExample, model: m.Arrays, data: m.Examples
 ) -> NDArray[np.float32]:

@@ -365,28 +365,18 @@ def half_norm(difference: Tensor) -> Tensor:
     return 0.5 * norm
 
 
-def train_prompt_near(
-    method: PromptMethod,
-    data: m.Examples,
-    trainer: m.Trainer,
-    rng: m.Rng,
-    *,
-    start: NDArray[Any],
-    anchor: Tensor,
-    weight: float,
-    distance: Callable[[Tensor], Tensor] = half_square,
-) -> NDArray[Any]:
-    """Return a context trained by cross-entropy plus `weight * distance(context - anchor)`.
+def pull_near(
+    anchor: Tensor, weight: float, distance: Callable[[Tensor], Tensor] = half_square
+) -> m.Penalty | None:
+    """Return the term `weight * distance(context - anchor)`; None where the weight is zero.
 
-    Contexts are (l, token width). With weight 0 the term is left out, so training is PromptFL's bit
-    for bit. `distance` is half a distance of the difference, a scalar.
+    Contexts are (l, token width). `distance` is half a distance of the difference, a scalar.
     """
 
     def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
         return weight * distance(parameters[CONTEXT] - anchor)
 
-    penalty = pull if weight else None
-    return method.train_prompt(start, data, trainer, rng, penalty=penalty)
+    return pull if weight else None
 
 
 class Captions:
