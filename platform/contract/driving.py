@@ -22,6 +22,7 @@ from methods import (
     LocalResult,
     Method,
     PoolPolicy,
+    Trainer,
     Visibility,
     Weighting,
 )
@@ -39,7 +40,7 @@ from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Attempt
-from platform.wire.layout import build_layout
+from platform.wire.layout import build_layout, unflatten
 from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
@@ -286,22 +287,27 @@ def start(method: Method) -> tuple[Arrays, Arrays]:
 
 
 def train(
-    method: Method, *, experts: int | None = None, clipping: float | None = None, data: int = 0
+    method: Method,
+    *,
+    experts: int | None = None,
+    data: int | Examples = 0,
+    personal: Arrays | None = None,
+    trainer: Trainer | None = None,
+    seed: int = 3,
 ) -> LocalResult:
     """Return a client's result of its first round.
 
-    Args:
-        method: The method.
-        experts: How many experts the client gets; None for the number that the method asks for.
-        clipping: Clipping norm of each example's gradient; None for no clipping.
-        data: Seed of the client's examples.
+    `experts` is None for the number that the method asks for, and `personal` for the first personal
+    state. `data` are the client's examples, or the seed that draws them.
     """
-    broadcast, personal = start(method)
+    broadcast, first = start(method)
     return method.client_update(
-        ClientView(broadcast, draw_experts(method, experts), personal),
-        draw_examples(method, data),
-        local_trainer(clipping=clipping),
-        rng(),
+        ClientView(
+            broadcast, draw_experts(method, experts), first if personal is None else personal
+        ),
+        draw_examples(method, data) if isinstance(data, int) else data,
+        local_trainer() if trainer is None else trainer,
+        rng(seed),
     )
 
 
@@ -324,6 +330,20 @@ def server_update(method: Method, state: Arrays, results: Mapping[str, LocalResu
     shown = individual if method.visibility is Visibility.PER_CLIENT else None
     aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
     return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def aggregate_of(method: Method, outcome: RoundOutcome) -> Aggregate:
+    """Return the aggregate of a round that the server update gets."""
+    spec, individual = method.shared_spec(), None
+    if outcome.individual is not None:
+        individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
+    return Aggregate(
+        unflatten(outcome.summed.vector, spec),
+        outcome.summed.total_weight,
+        len(outcome.survivors),
+        POPULATION,
+        individual,
+    )
 
 
 def same_arrays(one: Arrays, other: Arrays) -> bool:

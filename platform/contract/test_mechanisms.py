@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from methods import Method, Task, Weighting
 from methods.interface.method import Need
 from methods.interface.subspace import BASIS, InSubspace
+from platform.config import RunConfig
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
+from platform.contract.driving import RUN, CheckedMethod, aggregate_of, pool_of_rounds
 from platform.contract.examples import draw_examples, handed_out
 from platform.contract.mechanisms import (
     ASKED,
@@ -65,6 +66,13 @@ def every_need_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
 def asked(request: pytest.FixtureRequest) -> Asked:
     """One way to configure privacy."""
     return cast(Asked, request.param)
+
+
+def staged(config: RunConfig, method: Method, stores: Path) -> tuple[Stage, CheckedMethod]:
+    """Return a federation of three clients, and the method, which keeps their results."""
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    checked = CheckedMethod(method)
+    return set_stage(config, checked, data, stores), checked
 
 
 def deviation_of_sum(asked: Asked) -> float:
@@ -120,9 +128,7 @@ def test_a_round_is_right_or_refused(
         assert case.method in str(refused.value)
         assert "; valid: " in str(refused.value)
         return
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     assert stage.protection.masked == (asked.masks and bool(method.shared_spec()))
     outcome = stage.play(handed_out(method))
     assert outcome.survivors == NAMES
@@ -141,9 +147,8 @@ def test_a_round_is_right_or_refused(
         )
     _require_entries(stage, outcome, checked)
     _require_rows(stage, asked)
-    after = method.server_update(
-        stage.state(), stage.aggregate(outcome), (), np.random.default_rng(0)
-    )
+    aggregate = aggregate_of(checked, outcome)
+    after = method.server_update(stage.state(), aggregate, (), np.random.default_rng(0))
     assert all(np.isfinite(value).all() for value in after.values())
 
 
@@ -185,9 +190,7 @@ def test_a_pool_that_is_made_once_is_collected(
     if policy is None or not policy.fixed or why_refused(case, method, asked) is not None:
         return
     config = configure(case, asked)
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     outcome = stage.collect()
     assert outcome.survivors == NAMES
     assert outcome.summed.vector.size == 0
@@ -256,9 +259,7 @@ def test_central_noise_is_divided_by_the_planned_size(
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return
     config = configure(case, asked, "privacy.noise_multiplier=2.0")
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     outcome = stage.play(handed_out(method), lost=NAMES[:1])
     assert outcome.survivors == NAMES[1:]
     spec = method.shared_spec()

@@ -10,19 +10,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods import Aggregate, Examples, Method, Visibility, Weighting
+from methods import Examples, Method, Visibility, Weighting
 from platform.contract.driving import (
     STEP,
     CheckedMethod,
     Setting,
+    aggregate_of,
     make_clients,
     make_protection,
     play,
     pool_of_rounds,
 )
-from platform.contract.examples import POPULATION, draw_examples, handed_out
+from platform.contract.examples import draw_examples, handed_out
 from platform.errors import RoundAborted, RunStopped
-from platform.wire.layout import flatten, unflatten
+from platform.wire.layout import flatten
 from privacy import NoProtection, UploadNoise, UploadSaturated
 
 NAMES = tuple(f"client-{i}" for i in range(6))
@@ -141,22 +142,13 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -
     state, names = method.init_server(np.random.default_rng(7)), NAMES[:3]
     data = {name: examples for name, examples in data_of(method).items() if name in names}
     outcome = play(method, data, stores, Setting(), state=state)
-    spec = method.shared_spec()
-    assert outcome.individual is not None
-    individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
-    assert set(individual) == set(names)
-    aggregate = Aggregate(
-        unflatten(outcome.summed.vector, spec),
-        outcome.summed.total_weight,
-        len(outcome.survivors),
-        POPULATION,
-        individual,
-    )
+    aggregate = aggregate_of(method, outcome)
+    assert set(aggregate.each()) == set(names)
     after = method.server_update(state, aggregate, (), np.random.default_rng(0))
     for name in names:
         broadcast, before = method.broadcast(after, name), method.broadcast(state, name)
         assert set(broadcast) == set(before)
-        assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)
+        assert not method.shared_spec() or any((broadcast[n] != before[n]).any() for n in broadcast)
 
 
 def test_upload_noise_and_masks(method: Method, stores: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods import Arrays, ClientView, Examples, LocalResult, Method, MethodError, Source, Task
+from methods import ClientView, Examples, LocalResult, Method, MethodError, Source, Task
 from platform.contract.cases import Case
 from platform.contract.driving import (
     IdleTrainer,
@@ -53,15 +53,12 @@ def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method) -> None
     if method.couples_examples:
         return
     # Gradients are means, so a step on {a, b} is the mean of a step on {a} and a step on {b}.
-    broadcast, personal = start(method)
-    data, experts = draw_examples(method, 0, 2), draw_experts(method)
+    _, personal = start(method)
+    data, trainer = draw_examples(method, 0, 2), local_trainer(learning_rate=0.01, steps=1)
     moves = []
     for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
         part = Examples(frozen({n: v[rows] for n, v in data.arrays.items()}))
-        trainer = local_trainer(learning_rate=0.01, steps=1)
-        result = method.client_update(
-            ClientView(broadcast, experts, personal), part, trainer, rng()
-        )
+        result = train(method, data=part, trainer=trainer)
         moved = {n: v - personal[n] for n, v in result.personal.items() if n in personal}
         trained = {n: v for n, v in result.update.items() if is_mean(method, n)}
         moves.append({**moved, **{f"update.{n}": v for n, v in trained.items()}})
@@ -121,12 +118,8 @@ def test_training_moves_something_or_the_method_says_that_it_does_not(
 
 def test_the_update_is_a_difference_to_the_broadcast(method: Method) -> None:
     """A client that does not train sends zeros: an update is a difference, without noise."""
-    broadcast, personal = start(method)
     # With seven examples, no class has the equal share that a server may start from.
-    data, experts = draw_examples(method, 0, 7), draw_experts(method)
-    idle = method.client_update(
-        ClientView(broadcast, experts, personal), data, IdleTrainer(), rng()
-    )
+    idle = train(method, data=draw_examples(method, 0, 7), trainer=IdleTrainer())
     for name, value in idle.update.items():
         # A tensor that does not come from training must be there without training.
         source = method.shared_spec()[name].source
@@ -153,21 +146,16 @@ def test_one_seed_gives_one_result(
     if clipping is not None and method.couples_examples:
         # The platform refuses this before a run: no example has a gradient of its own.
         return
-    first = train(method, clipping=clipping, experts=experts)
-    second = train(method, clipping=clipping, experts=experts)
+    first, second = (
+        train(method, trainer=local_trainer(clipping=clipping), experts=experts) for _ in range(2)
+    )
     assert same_results(first, second)
 
 
 def test_a_second_round_goes_on_from_stored_state(method: Method, result: LocalResult) -> None:
     """A second round gives the same result from stored personal state as from state in memory."""
-    broadcast, _ = start(method)
     one, other = (
-        method.client_update(
-            ClientView(broadcast, draw_experts(method), frozen(personal)),
-            draw_examples(method, 0),
-            local_trainer(),
-            rng(),
-        )
+        train(method, personal=frozen(personal))
         for personal in (result.personal, decode_arrays(encode_arrays(result.personal)))
     )
     assert same_results(one, other)
@@ -209,7 +197,7 @@ def test_a_method_keeps_nothing_between_calls(case: Case, task: Task) -> None:
 def test_a_method_draws_no_noise(method: Method) -> None:
     """A method draws no noise: a client that does not train sends the same each time."""
     # Two generators, so that noise from the method's own `rng` argument shows as well.
-    one, other = (idle(method, start(method)[1], seed) for seed in (3, 4))
+    one, other = (train(method, trainer=IdleTrainer(), seed=seed) for seed in (3, 4))
     for what, name, value, again in released(one, other):
         assert np.array_equal(value, again), f"{what} {name!r} has noise in it"
 
@@ -219,19 +207,15 @@ def test_personal_state_does_not_leave_in_what_is_trained(
 ) -> None:
     """Personal state stays: what a client sends without training does not depend on it."""
     # Except for announced sources: personal state may enter a statistic or a gradient.
-    first = start(method)[1]
-    one, other = idle(method, first), idle(method, result.personal)
+    one, other = (
+        train(method, personal=personal, trainer=IdleTrainer())
+        for personal in (None, result.personal)
+    )
     for what, name, value, again in released(one, other):
         if is_trained(method, name):
             # Up to rounding: a method may add c_i and subtract it again.
             same = np.allclose(value, again, rtol=0, atol=1e-6)
             assert same, f"{what} {name!r} has personal state in it"
-
-
-def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:
-    """Return the result of a client that does not train."""
-    view = ClientView(start(method)[0], draw_experts(method), personal)
-    return method.client_update(view, draw_examples(method, 0), IdleTrainer(), rng(seed))
 
 
 def released(
