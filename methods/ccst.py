@@ -135,10 +135,7 @@ class Ccst(FedAvg):
         return m.LocalResult(update, None, {DRAW: view.personal[DRAW]})
 
     def restyled(self, arrays: m.Arrays, view: m.ClientView) -> dict[str, NDArray[np.generic]]:
-        """Return K rows for each example, each with its style; fewer where there are fewer styles.
-
-        Without other clients' styles, return the examples as they are.
-        """
+        """Return K rows for each example, each with its style; fewer of fewer styles."""
         count, others = len(arrays["labels"]), len(view.experts)
         drawn = drawn_styles(count, others, self.config.styles, int(view.personal[DRAW]))
         if not others:
@@ -207,10 +204,7 @@ def deviation_of(style: m.Arrays) -> NDArray[np.float64]:
 
 
 def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Tensor:
-    """Return maps (B, W, h, w) in the given styles (AdaIN), mean and deviation (B, W).
-
-    Images with `is_own` (B,) stay as they are.
-    """
+    """Return maps (B, W, h, w) in styles (B, W) by AdaIN; those with `is_own` (B,) as they are."""
     centred = found - found.mean((-2, -1), keepdim=True)
     spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
     there = deviation[..., None, None] * centred / spread + mean[..., None, None]

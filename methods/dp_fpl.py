@@ -135,10 +135,7 @@ class DPFPL(PromptMethod):
 
 
 def factors(prompt: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u (l, k) and v (k, w) by one power iteration, columns and rows orthonormal.
-
-    The prompt is p_L (l, w), `drawn` is Omega (w, k).
-    """
+    """Return u (l, k) and v (k, w) by one power iteration of p_L (l, w) with Omega (w, k)."""
     left = torch.linalg.qr(prompt @ drawn).Q
     right = torch.linalg.qr(prompt.T @ left).Q.T
     return left.contiguous(), right.contiguous()

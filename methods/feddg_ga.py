@@ -173,10 +173,7 @@ class FedDGGA(OverMethod):
         return {**after, **moved}
 
     def weighed(self, state: m.Arrays, gaps: Mapping[str, float]) -> dict[str, NDArray[Any]]:
-        """Return weights of a round's clients, and the number of steps so far.
-
-        The state has the weights of clients with an earlier round.
-        """
+        """Return weights of a round's clients, some from the state, and the steps so far."""
         known = [key for key in gaps if f"{WEIGHT}{key}" in state]
         found = {f"{WEIGHT}{key}": np.array([1.0 / self.population]) for key in gaps}
         if not known:

@@ -192,10 +192,7 @@ def lengths(z: Tensor, norm: Literal["plain", "squared"]) -> Tensor:
 
 
 def divergences(mean: Tensor, deviation: Tensor, centre: Tensor, spread: Tensor) -> Tensor:
-    """Return KL( N(mean, deviation^2) || N(centre, spread^2) ) of each example, (B,).
-
-    All arguments are (B, d); both deviations are above 0.
-    """
+    """Return KL( N(mean, deviation^2) || N(centre, spread^2) ) (B,), of arguments (B, d)."""
     squares = deviation.square() + (mean - centre).square()
     each = torch.log(spread) - torch.log(deviation) + squares / (2.0 * spread.square()) - 0.5
     return each.sum(-1)

@@ -181,10 +181,7 @@ class Hcvp(CentralisedMethod):
 
 
 def contrast(rows: Tensor, alike: Tensor, temperature: float) -> Tensor:
-    """Return C of each row, (B,), of rows (B, w), those with `alike` (B, B) being alike.
-
-    A row with itself counts for nothing. `temperature` is t.
-    """
+    """Return C of each row, (B,), of rows (B, w), those with `alike` (B, B) being alike."""
     unit = functional.normalize(rows, dim=-1)
     others = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
     near = (unit @ unit.T / temperature).exp()

@@ -142,11 +142,7 @@ class Moon(FedAvg):
 def contrastive_losses(
     z: Tensor, z_common: Tensor, z_previous: Tensor, temperature: float
 ) -> Tensor:
-    """Return the model-contrastive loss l_con (B,) of each example (Eq. 3).
-
-    Representations (B, D) are of the network in training, of the broadcast network, and of the
-    client's last network; `temperature` is tau.
-    """
+    """Return l_con (B,) of Eq. 3, of the three networks' representations (B, D)."""
     near = functional.cosine_similarity(z, z_common, dim=-1)
     far = functional.cosine_similarity(z, z_previous, dim=-1)
     # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), without overflow for a small temperature.

@@ -257,10 +257,7 @@ def mixed(shares: Tensor, experts: Tensor) -> Tensor:
 def prompt_logits(
     encoder: PromptEncoder, classes: tuple[str, ...], prompts: Tensor, images: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return CLIP's logits (B, C) of images under prompts (U, l, w), all encoded in one pass.
-
-    `images` are features (B, d) and each image's prompt (B,).
-    """
+    """Return logits (B, C) of features (B, d), each under its own of the prompts (U, l, w)."""
     features, which = images
     text = encoder.text_features_each(prompts, classes)
     scaled = encoder.backbone.logit_scale * features

@@ -190,10 +190,7 @@ class Backbone:
         return np.concatenate(parts) if parts else empty
 
     def project_tokens(self, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return local features of tokens (n, T, token width): one for each patch, in text space.
-
-        They have length one, float32 (n, M, embed_dim).
-        """
+        """Return features of length one (n, M, embed_dim), one a patch, of tokens (n, T, width)."""
         with torch.inference_mode():
             states = torch.tensor(tokens, device=self.device)
             local = functional.normalize(self.image_tower.project(states), dim=-1)

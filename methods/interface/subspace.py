@@ -69,10 +69,7 @@ def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float
 
 
 def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uint32]:
-    """Return the digest (8,) of a frozen model's fingerprint (None without a model) and classes.
-
-    Classes are in label order.
-    """
+    """Return the digest (8,) of a model's fingerprint (None without a model) and its classes."""
     text = json.dumps([fingerprint, list(classes)])
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
 

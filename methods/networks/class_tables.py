@@ -143,10 +143,7 @@ def table_of(broadcast: m.Arrays) -> dict[str, NDArray[Any]]:
 def class_means(
     rows: NDArray[np.float32], labels: NDArray[Any], classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the mean (C, W) of each class's rows (n, W), and flags (C,), 1 for a class with rows.
-
-    A class without examples has a mean of zero. Labels are (n,).
-    """
+    """Return the mean (C, W) of each class's rows (n, W), zero without rows, and flags (C,)."""
     members = (labels[None, :] == np.arange(classes)[:, None]).astype(np.float64)
     counts = members.sum(axis=1)
     means = members @ rows.astype(np.float64) / np.maximum(counts, 1.0)[:, None]

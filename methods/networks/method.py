@@ -277,10 +277,7 @@ class ModularMethod(SplitMethod):
         return linear(module, HEAD, fed)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Return logits (B, C) from the output (B, H) of a module, or of a mixture of several.
-
-        `parts` has the parts that `combined` names.
-        """
+        """Return logits (B, C) from the output (B, H) of a module, or of a mixture of several."""
         return output
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -290,10 +287,7 @@ class ModularMethod(SplitMethod):
 
 
 def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the examples in order, at most `rows` at a time; without examples, one empty block.
-
-    Arrays are (n, ...), row i of each being example i.
-    """
+    """Yield the examples in order, at most `rows` at a time; without examples, one empty block."""
     count = len(next(iter(arrays.values())))
     for first in range(0, max(count, 1), rows):
         yield {name: array[first : first + rows] for name, array in arrays.items()}
@@ -351,10 +345,7 @@ def descend(
     losses: Iterable[ServerLoss],
     optimizer: Callable[[list[Tensor]], Optimizer],
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the parameters after one optimiser step for each loss, in order.
-
-    A generator of losses may draw each loss anew. The optimiser's state ends with the call.
-    """
+    """Return the parameters after one step of a fresh optimiser for each loss, in order."""
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     steps = optimizer(list(leaves.values()))
     for loss in losses:

@@ -110,10 +110,7 @@ class Gate:
         return arrays
 
     def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
-        """Return scores (B, E) of rows (B, G), before the softmax.
-
-        In training `drop` leaves out some of a hidden layer's outputs.
-        """
+        """Return scores (B, E) of rows (B, G), before the softmax; `drop` is for training."""
         for number in range(1, self.config.gate_layers):
             rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
             rows = rows if drop is None else drop(rows)

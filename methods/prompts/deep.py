@@ -141,10 +141,7 @@ class DeepImageEncoder:
         return len(self.visual.transformer.resblocks)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Return the input of the first layer, (n, 1 + P, width): class token and patches.
-
-        Pixels are (n, 3, H, W), from `Backbone.to_pixels`.
-        """
+        """Return class token and patches (n, 1 + P, width) of pixels (n, 3, H, W)."""
         embedded: Tensor = self.visual._embeds(pixels)
         return embedded
 

@@ -92,10 +92,7 @@ class PromptEncoder:
         return self.text_features_each(context.unsqueeze(0), classes)[0]
 
     def text_features_each(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
-        """Return L2-normalised text features (U, C, d) behind each of U contexts (U, l, w).
-
-        One pass for all; differentiable in the contexts.
-        """
+        """Return L2-normalised text features (U, C, d) behind contexts (U, l, w), in one pass."""
         # Start token and context are alike in all classes, which makes the backbone faster.
         start, following = self._placeholders(tuple(classes))
         prefixes = torch.cat((start.expand(len(contexts), -1, -1), contexts), dim=1)
@@ -368,10 +365,7 @@ def half_norm(difference: Tensor) -> Tensor:
 def pull_near(
     anchor: Tensor, weight: float, distance: Callable[[Tensor], Tensor] = half_square
 ) -> m.Penalty | None:
-    """Return the term `weight * distance(context - anchor)`; None where the weight is zero.
-
-    Contexts are (l, token width). `distance` is half a distance of the difference, a scalar.
-    """
+    """Return the term `weight * distance(context - anchor)`; None where the weight is zero."""
 
     def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
         return weight * distance(parameters[CONTEXT] - anchor)

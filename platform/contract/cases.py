@@ -177,10 +177,7 @@ BY_FAMILY: Final = frozenset(
 
 
 def draw(demands: Sequence[frozenset[Pair]]) -> list[bool]:
-    """Return which rows to take so that they meet all demands together.
-
-    The choice is greedy and deterministic: rows that meet the most unmet demands come first.
-    """
+    """Return which rows to take, greedily, so that they meet all demands together."""
     taken, met = [False] * len(demands), set[Pair]()
     for gain in range(max(map(len, demands), default=0), 0, -1):
         for index, demand in enumerate(demands):
