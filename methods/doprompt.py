@@ -32,7 +32,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
+from methods.networks.method import HEAD, CentralisedMethod
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
 PROMPTS: Final = "prompts"
@@ -105,10 +105,6 @@ class DoPrompt(CentralisedMethod):
         )
         trained = self.train(view, data, trainer, rng, names=(PROMPTS,), further=further)
         return self.result(view, trained)
-
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return the method's loss."""
-        return BatchObjective(self.losses)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return the loss of each example, (B,)."""

@@ -54,7 +54,7 @@ from methods.networks.layers import (
     norm,
     norm_layers,
 )
-from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, rows_of
+from methods.networks.method import FED, GATED, HEAD, ModularMethod, rows_of
 
 GENERIC = "generic"
 POLICY = "policy"
@@ -163,12 +163,10 @@ class FedCP(ModularMethod):
         """Return logits (B, C): the sum of both heads."""
         return parts[GENERIC] + output
 
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return cross-entropy, and the discrepancy if it counts."""
-        return BatchObjective(self.regularised if self.config.mmd_weight else self.cross_entropies)
-
-    def regularised(self, parameters: Parameters, batch: Parameters) -> Tensor:
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return loss of each example (B,), plus the whole batch's discrepancy in each."""
+        if not self.config.mmd_weight:
+            return self.cross_entropies(parameters, batch)
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")

@@ -118,7 +118,7 @@ class FedGH(LgFedAvg):
         """Train the head."""
         rows, labels = self.pairs(aggregate)
         head = self.tensors({name: state[name] for name in self.head_layers})
-        losses = self.losses(torch.from_numpy(rows), torch.from_numpy(labels), rng)
+        losses = self.head_losses(torch.from_numpy(rows), torch.from_numpy(labels), rng)
         rate = self.config.server_rate
         return {**state, **descend(head, losses, partial(torch.optim.SGD, lr=rate))}
 
@@ -130,7 +130,7 @@ class FedGH(LgFedAvg):
         found = [known_prototypes(sent, floor) for sent in aggregate.each().values()]
         return np.concatenate([r for r, _ in found]), np.concatenate([c for _, c in found])
 
-    def losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
+    def head_losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
         """Yield mean cross-entropy of the head on each batch, shuffled anew for each pass."""
         device = self.task.device
         rows, labels = rows.to(device), labels.to(device)

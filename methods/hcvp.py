@@ -41,7 +41,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
+from methods.networks.method import HEAD, CentralisedMethod
 
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"
@@ -134,10 +134,6 @@ class Hcvp(CentralisedMethod):
         others = [name for name in self.personal_layers if name not in head.names]
         trained = self.train(view, data, trainer, rng, names=others, further=(head,))
         return self.result(view, trained)
-
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return the method's loss."""
-        return BatchObjective(self.losses)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return the loss of each example, (B,)."""

@@ -34,7 +34,7 @@ from methods.interface import method as m
 from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers, under
-from methods.networks.method import HEAD, BatchObjective
+from methods.networks.method import HEAD
 
 COMMON, PREVIOUS = "common.", "previous."
 PROJECTION = "projection"
@@ -101,12 +101,10 @@ class Moon(FedAvg):
         hidden = functional.relu(linear(parameters, f"{PROJECTION}.fc1", features))
         return linear(parameters, f"{PROJECTION}.fc2", hidden)
 
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return cross-entropy and the contrastive term (Eq. 4); with mu = 0 the former alone."""
-        return BatchObjective(self.contrasted if self.config.mu else self.cross_entropies)
-
-    def contrasted(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example, (B,), where the parameters hold three networks."""
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return Eq. 4 of each example, (B,), of three networks; with mu = 0 cross-entropy."""
+        if not self.config.mu:
+            return self.cross_entropies(parameters, batch)
         z = self.features(parameters, batch)
         labels = batch["labels"]
         supervised = functional.cross_entropy(linear(parameters, HEAD, z), labels, reduction="none")

@@ -25,7 +25,7 @@ from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters
-from methods.networks.method import BatchObjective, SplitMethod, rows_of
+from methods.networks.method import SplitMethod, rows_of
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 """What clients send: means of features, and flags."""
@@ -82,17 +82,9 @@ class TableMethod(SplitMethod):
         """Return the rows (B, W) whose means a table holds."""
         return self.features(parameters, batch)
 
-    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return the loss of each example, (B,); the parameters hold the broadcast table."""
-        raise NotImplementedError
-
     def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> m.Arrays:
         """Return what a client keeps of its own table (C, W) and flags (C,)."""
         return {}
-
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return the method's loss."""
-        return BatchObjective(self.losses)
 
     def shared_spec(self) -> dict[str, m.TensorSpec]:
         """Return rows (C, W) over `scale`, zero for a class without examples, and flags (C,)."""

@@ -112,9 +112,13 @@ class SplitMethod(MethodDefaults):
         logits = self.logits(parameters, batch)
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return the loss of each example in local training, (B,)."""
+        return self.cross_entropies(parameters, batch)
+
     def objective(self, view: m.ClientView) -> m.Objective:
         """Return the loss of local training, for a client's view."""
-        return BatchObjective(self.cross_entropies)
+        return BatchObjective(self.losses)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the shared part."""
