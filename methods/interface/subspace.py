@@ -182,19 +182,11 @@ class InCoordinates:
     spec: Spec
     fits: list[NDArray[Any]] = field(default_factory=list, init=False)
 
-    @property
-    def learning_rate(self) -> float:
-        """The trainer's."""
-        return self.trainer.learning_rate
-
-    @property
-    def charged_steps(self) -> int | None:
-        """The trainer's."""
-        return self.trainer.charged_steps
-
-    def steps_for(self, num_examples: int) -> int:
-        """Return the trainer's."""
-        return self.trainer.steps_for(num_examples)
+    def __getattr__(self, name: str) -> Any:
+        # Python asks this only for what is not defined here: the trainer's other members.
+        if name not in vars(m.Trainer):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self.trainer, name)
 
     def only_fit(self) -> NDArray[Any]:
         """Return what the one fit of noised steps made; under `dp_sgd` nothing else may leave."""

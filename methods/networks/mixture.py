@@ -26,7 +26,7 @@ each; `renormalise` scales them up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -136,17 +136,9 @@ class Gate:
         name = self._activation(number)
         if name == "prelu":
             return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
-        return _ACTIVATIONS[name](rows)
-
-
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "leaky_relu": functional.leaky_relu,
-    "elu": functional.elu,
-    "selu": functional.selu,
-    "silu": functional.silu,
-    "mish": functional.mish,
-}
+        # All other names are torch's.
+        activated: Tensor = getattr(functional, name)(rows)
+        return activated
 
 
 def _drawn(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:

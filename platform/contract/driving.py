@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from methods import (
     Aggregate,
@@ -40,7 +41,7 @@ from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Attempt
-from platform.wire.layout import build_layout, unflatten
+from platform.wire.layout import build_layout, flatten, unflatten
 from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
@@ -330,6 +331,12 @@ def server_update(method: Method, state: Arrays, results: Mapping[str, LocalResu
     shown = individual if method.visibility is Visibility.PER_CLIENT else None
     aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
     return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
+    """Return, for each coordinate, the number that the rules give to its weighting."""
+    spec = method.shared_spec()
+    return flatten({n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}, spec)
 
 
 def aggregate_of(method: Method, outcome: RoundOutcome) -> Aggregate:

@@ -19,7 +19,13 @@ from methods.interface.method import Need
 from methods.interface.subspace import BASIS, InSubspace
 from platform.config import RunConfig
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, CheckedMethod, aggregate_of, pool_of_rounds
+from platform.contract.driving import (
+    RUN,
+    CheckedMethod,
+    aggregate_of,
+    by_coordinate,
+    pool_of_rounds,
+)
 from platform.contract.examples import draw_examples, handed_out
 from platform.contract.mechanisms import (
     ASKED,
@@ -95,17 +101,14 @@ def clipped(vector: NDArray[Any]) -> NDArray[Any]:
 
 def expected_sum(method: Method, asked: Asked, vectors: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the round's sum without noise and rounding."""
-    spec, n = method.shared_spec(), len(vectors)
+    n = len(vectors)
     total = np.zeros_like(vectors[0])
     for vector, size in zip(vectors, SIZES, strict=True):
         # Weights count examples only without a mechanism: they would reveal the number of examples.
         share = size / sum(SIZES) if asked.mechanism == "none" else 1 / n
         weights = {Weighting.EXAMPLES: share, Weighting.UNIFORM: 1 / n, Weighting.SUM: 1.0}
-        factors = flatten(
-            {t: np.full(s.shape, weights[s.weighting]) for t, s in spec.items()}, spec
-        )
         mine = vector if asked.mechanism in ("none", "dp_sgd") else clipped(vector)
-        total = total + factors * mine
+        total = total + by_coordinate(method, weights) * mine
     return total
 
 
@@ -266,8 +269,8 @@ def test_central_noise_is_divided_by_the_planned_size(
     total = np.sum([clipped(flatten(r.update, spec)) for r in checked.results], axis=0)
     total = total + 2.0 * NORM * central_noise().standard_normal(len(total))
     over = {Weighting.EXAMPLES: 3.0, Weighting.UNIFORM: 3.0, Weighting.SUM: 1.0}
-    divisors = flatten({t: np.full(s.shape, over[s.weighting]) for t, s in spec.items()}, spec)
-    np.testing.assert_allclose(outcome.summed.vector, total / divisors, atol=2 * GRID_STEP)
+    expected = total / by_coordinate(method, over)
+    np.testing.assert_allclose(outcome.summed.vector, expected, atol=2 * GRID_STEP)
 
 
 def test_noise_is_that_of_the_ledger(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from methods import Examples, Method, Visibility, Weighting
 from platform.contract.driving import (
@@ -16,6 +14,7 @@ from platform.contract.driving import (
     CheckedMethod,
     Setting,
     aggregate_of,
+    by_coordinate,
     make_clients,
     make_protection,
     play,
@@ -42,13 +41,6 @@ def masked(method: Method) -> bool:
     """Whether the method shares tensors that a secure sum may carry."""
     shared = bool(method.shared_spec())
     return shared and method.visibility is Visibility.AGGREGATE_ONLY
-
-
-def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
-    """Return, for each coordinate, the number that the rules give to its weighting."""
-    spec = method.shared_spec()
-    arrays = {n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}
-    return flatten(arrays, spec)
 
 
 @pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
