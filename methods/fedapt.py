@@ -57,8 +57,6 @@ class Config(PromptConfig):
     """Options.
 
     Attributes:
-        context_tokens: Number l of learned context vectors.
-        context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
         temperature: Of the mixture of keys; towards 0 each image gets one domain's key.
         domain_weight: Weight of the query's loss; 0 leaves the query as it was drawn.
         query_learning_rate: Learning rate of the query, or None for `training.learning_rate`.

@@ -47,8 +47,6 @@ class Config(PromptConfig):
     """Options.
 
     Attributes:
-        context_tokens: Number l of learned context vectors.
-        context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
         blend: Share of the memory's answer; with 0 this is PromptFL.
         sharpness: Factor of the cosines in the attention; 0 attends to all examples alike.
         recall: What the memory holds of an example: its image feature, or its label.

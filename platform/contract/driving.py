@@ -220,28 +220,6 @@ def clients_of(
     return clients
 
 
-def make_plan(
-    method: Method,
-    cohort: Sequence[ClientId],
-    setting: Setting,
-    *,
-    round_number: int = 1,
-    attempt: int = 1,
-    committed: Mapping[ClientId, Attempt] | None = None,
-) -> RoundPlan:
-    """Return the plan of a round of this cohort."""
-    return a_plan(
-        RUN,
-        (round_number, attempt),
-        sorted(cohort),
-        make_protection(method, setting),
-        minimum=setting.minimum,
-        committed=committed,
-        terms=SumTerms(setting.threshold) if setting.masked else None,
-        generations=setting.generations,
-    )
-
-
 def play(
     method: Method,
     data: Mapping[ClientId, Examples],
@@ -257,8 +235,16 @@ def play(
     if transport is None:
         transport = transport_to(clients, setting)
     start = method.init_server(np.random.default_rng(7)) if state is None else state
-    runner, plan = RoundRunner(transport), make_plan(method, tuple(clients), setting)
-    return runner.run(
+    plan = a_plan(
+        RUN,
+        (1, 1),
+        sorted(clients),
+        make_protection(method, setting),
+        minimum=setting.minimum,
+        terms=SumTerms(setting.threshold) if setting.masked else None,
+        generations=setting.generations,
+    )
+    return RoundRunner(transport).run(
         plan,
         lambda client: method.broadcast(start, client),
         lambda asked: [tuple(experts)] * len(asked),
