@@ -135,7 +135,7 @@ class Ccst(FedAvg):
         return m.LocalResult(update, None, {DRAW: view.personal[DRAW]})
 
     def restyled(self, arrays: m.Arrays, view: m.ClientView) -> dict[str, NDArray[np.generic]]:
-        """Return K rows for each example, each with its style; fewer of fewer styles."""
+        """Return K rows of each example, each in a style; fewer where there are fewer styles."""
         count, others = len(arrays["labels"]), len(view.experts)
         drawn = drawn_styles(count, others, self.config.styles, int(view.personal[DRAW]))
         if not others:

@@ -19,7 +19,6 @@ code has four; the four learning rates are options.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
@@ -134,10 +133,6 @@ class DoPrompt(CentralisedMethod):
         inputs = self.tower.inputs(batch)
         prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
         return self._beside(parameters, inputs, prompts)
-
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)), without domains."""
-        return super().predict(view, {"pixels": batch["pixels"]}, classes)
 
     def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
         return linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))

@@ -164,7 +164,7 @@ def low_amplitudes(pixels: Tensor, half_width: int) -> Tensor:
 
 
 def mixed_in(pixels: Tensor, amplitudes: Tensor, shares: Tensor) -> Tensor:
-    """Return images (B, 3, h, w), not rounded, with others' `low_amplitudes` by shares (B,)."""
+    """Return images (B, 3, h, w), 0 to 255, not rounded, with others' amplitudes by shares (B,)."""
     rows, columns = _lowest(pixels, amplitudes.shape[-1] // 2)
     spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
     lowest = spectrum[..., rows, columns]

@@ -28,7 +28,6 @@ starts as CLIP's text features (`ClipTower`); there is no dropout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
@@ -161,10 +160,6 @@ class Hcvp(CentralisedMethod):
         """Return logits (B, C)."""
         feature = self._feature(parameters, batch, self.prompts(parameters, batch))
         return linear(parameters, HEAD, feature)
-
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)), without domains."""
-        return super().predict(view, {name: batch[name] for name in ("pixels", MAP)}, classes)
 
     def _feature(
         self, parameters: Parameters, batch: Parameters, both: tuple[Tensor, Tensor]

@@ -124,8 +124,7 @@ class Moon(FedAvg):
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}
         trained = self.train(view, data, trainer, rng, start=start)
-        names = self.shared_layers if self.config.mu else ()
-        kept = {PREVIOUS + name: trained[name] for name in names}
+        kept = {PREVIOUS + name: trained[name] for name in self.shared_layers if self.config.mu}
         return m.LocalResult(self.result(view, trained).update, None, kept)
 
     def held(self, view: m.ClientView) -> m.Arrays:

@@ -116,7 +116,17 @@ class PMMoE(OverMethod):
         own = len(view.experts) if view.own is None else view.own
         ready = replace(view, personal={**personal, OWN: np.array(own, np.int64)})
         mixture = self._mixture(ready)
-        return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
+        start = mixture.gate.start(rng)
+        losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
+        trained = trainer.fit(
+            BatchObjective(losses),
+            {**self.base.whole_model_of(ready), **start},
+            {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
+            groups=(m.ParameterGroup(tuple(start), self.config.gate_rate),),
+            rng=rng,
+            steps=self.config.gate_rounds * trainer.steps_for(data.num_examples),
+        )
+        return {**ready.personal, **{name: trained[name] for name in start}}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)) of the mixture; of the base without a gate."""
@@ -172,27 +182,6 @@ class PMMoE(OverMethod):
     def _parameters(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         gate = {name: value for name, value in view.personal.items() if name.startswith(GATE)}
         return {**self.base.whole_model_of(view), **gate}
-
-    def _train_gate(
-        self,
-        mixture: Mixture,
-        view: m.ClientView,
-        data: m.Examples,
-        trainer: m.Trainer,
-        *,
-        rng: m.Rng,
-    ) -> m.Arrays:
-        start = mixture.gate.start(rng)
-        losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
-        trained = trainer.fit(
-            BatchObjective(losses),
-            {**self.base.whole_model_of(view), **start},
-            {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
-            groups=(m.ParameterGroup(tuple(start), self.config.gate_rate),),
-            rng=rng,
-            steps=self.config.gate_rounds * trainer.steps_for(data.num_examples),
-        )
-        return {name: trained[name] for name in start}
 
 
 def has_gate(view: m.ClientView) -> bool:

@@ -254,7 +254,8 @@ class TextTower:
         places = Places.of(before, end_of_text - before, suffixes.shape[1])
         x = (suffixes + self.positional_embedding[before:length]).flatten(0, 1).unsqueeze(0)
         # Before the first attention, the texts are the same behind every prefix.
-        opened = packed(self.blocks[0], x) if self._is_plain else None
+        is_plain = all(isinstance(block, ResidualAttentionBlock) for block in self.blocks)
+        opened = packed(self.blocks[0], x) if is_plain else None
         return Following(suffixes, end_of_text, places, x, opened)
 
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
@@ -269,10 +270,6 @@ class TextTower:
             x = step(block, x, rows, following.places)
             rows = packed(upper, x)
         return self._finish(last_step(self.blocks[-1], x, rows, following.places))
-
-    @property
-    def _is_plain(self) -> bool:
-        return all(isinstance(block, ResidualAttentionBlock) for block in self.blocks)
 
     def _encode_whole(self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
         sizes = (len(prefixes), len(suffixes), -1, -1)

@@ -179,7 +179,11 @@ def blocks(count: int, tokens: int) -> Iterator[slice]:
 
 def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
     """Assign tokens, then move centroids and multipliers."""
-    distances = _distances(active.products, active.weights)
+    # Squared distances of centroids to tokens, (n, M, T).
+    cross = active.weights @ active.products
+    squares = np.diagonal(active.products, axis1=1, axis2=2)[:, None, :]
+    lengths = (cross * active.weights).sum(axis=-1, keepdims=True)
+    distances = np.asarray(np.maximum(squares - 2 * cross + lengths, 0), np.float32)
     costs = distances if rules.variant == "paper" else np.sqrt(distances)
     cheapest, least = _cheapest(costs + active.multipliers[:, :, None])
     clusters = len(capacities)
@@ -199,14 +203,6 @@ def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
     active.weights = members * (1 / np.maximum(sizes, 1)).astype(np.float32)[:, :, None]
     if (sizes == 0).any():
         _seat_empty(active, distances, sizes, apart=rules.variant == "paper")
-
-
-def _distances(products: Floats, weights: Floats) -> Floats:
-    """Return squared distances of centroids to tokens, (n, M, T)."""
-    cross = weights @ products
-    squares = np.diagonal(products, axis1=1, axis2=2)[:, None, :]
-    lengths = (cross * weights).sum(axis=-1, keepdims=True)
-    return np.asarray(np.maximum(squares - 2 * cross + lengths, 0), np.float32)
 
 
 def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
