@@ -43,7 +43,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     as_tensor,
     as_tensors,
-    build_encoder,
 )
 
 PROJECTIONS = ("query", "key", "value", "output")
@@ -251,17 +250,24 @@ class MixtureObjective:
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
 
-@dataclass(frozen=True)
 class PFedMoAP(PromptMethod):
     """Federated mixture of adaptive prompts."""
 
     config: Config
-    gate: Gate
     has_personal_state = True
 
     @property
+    def gate(self) -> Gate:
+        """The gate that the options ask for."""
+        config = self.config
+        common = (config.gate_dim, config.gate_pool, config.moe_similarity)
+        if config.gate == "linear":
+            return LinearGate(*common, config.experts + 1)
+        return AttentionGate(*common, config.gate_heads, config.gate_scale)
+
+    @property
     def decouples(self) -> bool:
-        """A gate that is sent with every update cannot be trained after the last one."""
+        """Whether the gate stays: what goes with every update cannot be trained after the last."""
         return not self.shares_gate
 
     @property
@@ -387,8 +393,8 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse an unfit gate, and more experts than other clients."""
-    encoder = build_encoder(config, task)
-    width = encoder.backbone.embed_dim
+    method = PFedMoAP.built(config, task)
+    width = method.encoder.backbone.embed_dim
     if task.population < 2:
         raise MethodError(
             f"task.clients: {task.population} leaves no other client's experts; valid: at least 2"
@@ -403,22 +409,9 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.gate_dim: {config.gate_dim} is not valid; it must divide the feature "
             f"dimension {width}"
         )
-    gate: Gate
-    if config.gate == "linear":
-        gate = LinearGate(
-            config.gate_dim, config.gate_pool, config.moe_similarity, config.experts + 1
-        )
-    elif config.gate_dim % config.gate_heads:
+    if config.gate == "attention" and config.gate_dim % config.gate_heads:
         raise MethodError(
             f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
             f"method.gate_dim = {config.gate_dim}"
         )
-    else:
-        gate = AttentionGate(
-            config.gate_dim,
-            config.gate_pool,
-            config.moe_similarity,
-            config.gate_heads,
-            config.gate_scale,
-        )
-    return PFedMoAP(encoder, config, task, gate)
+    return method

@@ -281,7 +281,10 @@ class ModularMethod(SplitMethod):
         return linear(module, HEAD, fed)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Return logits (B, C) from the output (B, H) of a module, or of a mixture of several."""
+        """Return logits (B, C) from the output (B, H) of a module, or of a mixture of several.
+
+        `parts` has the parts that `combined` names.
+        """
         return output
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
