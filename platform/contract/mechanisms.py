@@ -6,9 +6,8 @@ mechanism whose configuration and application differ.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from methods import Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, a_plan, clients_of
+from platform.contract.driving import RUN, Setting, a_plan, clients_of, transport_to
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
@@ -25,7 +24,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.messages import MaskGraph, SumTerms
-from platform.wire.transport import ClientId, InProcessTransport
+from platform.wire.transport import ClientId
 from privacy import SeededNoise
 
 NAMES = ("client-0", "client-1", "client-2")
@@ -113,7 +112,7 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
 def build(case: Case, config: RunConfig, task: Task) -> Method:
     """Return the method; `ConfigError` if it does not fit the configuration."""
     decoupled = config.privacy.personal == "decoupled"
-    return build_method(case.registry, config, dataclasses.replace(task, decoupled=decoupled))
+    return build_method(case.registry, config, replace(task, decoupled=decoupled))
 
 
 @dataclass(frozen=True)
@@ -126,43 +125,30 @@ class Stage:
     clients: Mapping[ClientId, Client]
 
     def play(
-        self, experts: tuple[Arrays, ...] = (), lost: Collection[ClientId] = ()
+        self,
+        experts: tuple[Arrays, ...] = (),
+        lost: Collection[ClientId] = (),
+        plan: RoundPlan | None = None,
     ) -> RoundOutcome:
-        """Run the first round, from the first state."""
-        return self._run(self.plan(), experts, lost)
+        """Run a round from the first state; the first round, unless there is a plan."""
+        transport, state = transport_to(self.clients, Setting(lost=lost)), self.state()
+        runner = RoundRunner(transport, lambda number, attempt: central_noise())
+        return runner.run(
+            self.plan() if plan is None else plan,
+            lambda client: self.method.broadcast(state, client),
+            lambda asked: [experts] * len(asked),
+        )
 
     def collect(self) -> RoundOutcome:
         """Run the collection, as if no rounds came before it."""
         number = self.protection.collects_at
         if number is None:
             raise ValueError("the method has no pool that is made once")
-        return self._run(
-            dataclasses.replace(
-                self.plan(),
-                round_number=number,
-                secure=None,
-                protection=self.protection.in_round(number),
-                collects=True,
-            )
+        protection = self.protection.in_round(number)
+        plan = replace(
+            self.plan(), round_number=number, secure=None, protection=protection, collects=True
         )
-
-    def _run(
-        self,
-        plan: RoundPlan,
-        experts: tuple[Arrays, ...] = (),
-        lost: Collection[ClientId] = (),
-    ) -> RoundOutcome:
-        handlers = {name: client.handle for name, client in self.clients.items()}
-        transport = InProcessTransport(
-            handlers=handlers, losses=lambda number, attempt, cohort: frozenset(lost)
-        )
-        runner = RoundRunner(transport, lambda number, attempt: central_noise())
-        state = self.state()
-        return runner.run(
-            plan,
-            lambda client: self.method.broadcast(state, client),
-            lambda asked: [experts] * len(asked),
-        )
+        return self.play(plan=plan)
 
     def plan(self) -> RoundPlan:
         """Return the plan of the first round."""
