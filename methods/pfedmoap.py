@@ -340,11 +340,7 @@ class PFedMoAP(PromptMethod):
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         logits = self._asked(MixtureObjective.logits, view, batch, classes)
-        if logits is not None:
-            return logits
-        if CONTEXT in view.personal:
-            return self.prompt_logits(view.personal[CONTEXT], batch, classes)
-        return self.broadcast_logits(view, batch, classes)
+        return super().predict(view, batch, classes) if logits is None else logits
 
     def expert_weights(
         self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]

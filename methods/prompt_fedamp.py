@@ -123,12 +123,6 @@ class PromptFedAMP(PromptMethod):
         named = {f"{MESSAGE}{key}": messages[i] for i, key in enumerate(updates)}
         return {**state, **named}
 
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the own prompt, at first under the message."""
-        return self.prompt_logits(
-            view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
-        )
-
 
 def attentive_messages(
     prompts: NDArray[np.float64], *, sigma: float, alpha: float

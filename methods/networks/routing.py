@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -264,6 +264,8 @@ class _WithoutLayer:
     `balance`, a loss (B,) for loading experts unevenly.
     """
 
+    needs: ClassVar[frozenset[m.Need]] = frozenset({"features", "tokens"})
+
     def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return no parameters."""
         return {}
@@ -295,11 +297,6 @@ class StaticRouter(_WithoutLayer):
     inference: Rules
     seating: Literal["random", "farthest"]
     seed: int
-
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """Image features and tokens."""
-        return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and both kinds of shares in place of tokens; refuse fewer than experts."""
@@ -399,11 +396,6 @@ class RandomRouter(_WithoutLayer):
 
     experts: int
     seed: int
-
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """Image features and tokens."""
-        return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and shares in place of tokens."""

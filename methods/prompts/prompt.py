@@ -261,7 +261,9 @@ class PromptMethod(AveragedMethod):
         return PromptObjective(self.encoder, self.classes)
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the broadcast prompt."""
+        """Return CLIP's logits (n, C) under the client's own prompt, else the broadcast one."""
+        if CONTEXT in view.personal:
+            return self.prompt_logits(view.personal[CONTEXT], batch, classes)
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
