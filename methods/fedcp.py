@@ -179,16 +179,13 @@ class FedCP(ModularMethod):
         """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
         if self.config.gumbel:
-            data = self.with_noise(data, rng)
+            # Noise (D,) for each example's shares: a difference of Gumbel draws.
+            noise = rng.logistic(size=(data.num_examples, self.extractor.width))
+            data = m.Examples({**data.arrays, NOISE: noise.astype(np.float32)})
         if self.config.mmd_weight:
             held = rows_of(self, self.features, view.broadcast, data)
             data = m.Examples({**data.arrays, BROADCAST: held})
         return self.result(view, self.train(view, data, trainer, rng, names=names))
-
-    def with_noise(self, data: m.Examples, rng: m.Rng) -> m.Examples:
-        """Return examples, each with noise (D,) for its shares: a difference of Gumbel draws."""
-        noise = rng.logistic(size=(data.num_examples, self.extractor.width))
-        return m.Examples({**data.arrays, NOISE: noise.astype(np.float32)})
 
     def result(self, view: m.ClientView, trained: m.Arrays) -> m.LocalResult:
         """Return the changes, the personal head's difference to the generic one, and that head."""

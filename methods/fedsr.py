@@ -149,7 +149,9 @@ class FedSR(SplitMethod):
         labels = batch["labels"]
         losses = functional.cross_entropy(linear(parameters, HEAD, z), labels, reduction="none")
         if self.config.norm_weight:
-            losses = losses + self.config.norm_weight * lengths(z, self.config.norm)
+            is_squared = self.config.norm == "squared"
+            length = z.square().sum(-1) if is_squared else torch.linalg.vector_norm(z, dim=-1)
+            losses = losses + self.config.norm_weight * length
         if not self.config.information_weight:
             return losses
         if self.config.scale == "learned":
@@ -183,12 +185,6 @@ class FedSR(SplitMethod):
     def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """Return the network's arrays: a prediction needs no reference."""
         return {name: view.broadcast[name] for name in self.network_layers}
-
-
-def lengths(z: Tensor, norm: Literal["plain", "squared"]) -> Tensor:
-    """Return the length (B,) of each representation (B, d), or its square."""
-    found: Tensor = z.square().sum(-1) if norm == "squared" else torch.linalg.vector_norm(z, dim=-1)
-    return found
 
 
 def divergences(mean: Tensor, deviation: Tensor, centre: Tensor, spread: Tensor) -> Tensor:

@@ -231,9 +231,10 @@ class Swad(CentralisedMethod):
 
     def _remembered(self, personal: m.Arrays, segment: m.Arrays, loss: float) -> dict[str, Any]:
         """Return the past with one segment more."""
-        losses = [*personal[LOSSES].tolist(), loss]
+        earlier = personal[LOSSES].tolist()
+        losses = [*earlier, loss]
         now = count_segments(losses, self.config)
-        before = (*self._settled(losses[:-1]), 0)
+        before = (*(count_segments(earlier, self.config).settled if earlier else ()), 0)
         more = [a - b for a, b in zip(now.settled, before, strict=True)]
         begins = now.first is not None and len(losses) == now.first + self.config.optimum_patience
         found: dict[str, Any] = {LOSSES: np.array(losses), SPLIT: personal[SPLIT]}
@@ -246,9 +247,6 @@ class Swad(CentralisedMethod):
             found[f"{SUM}{name}"], count = _added(total, int(personal[COUNT]), due)
             found[f"{RECENT}{name}"], found[COUNT] = recent, np.array(count, np.int64)
         return found
-
-    def _settled(self, losses: Sequence[float]) -> tuple[int, ...]:
-        return count_segments(losses, self.config).settled if losses else ()
 
     def _due(self, counts: Sequence[int], recent: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
         """Return the kept segments that are to be added, each with its count."""
