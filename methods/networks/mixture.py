@@ -112,7 +112,12 @@ class Gate:
     def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
         """Return scores (B, E) of rows (B, G), before the softmax; `drop` is for training."""
         for number in range(1, self.config.gate_layers):
-            rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
+            rows, name = linear(parameters, f"{GATE}{number}", rows), self._activation(number)
+            if name == "prelu":
+                rows = functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
+            else:
+                # All other names are torch's.
+                rows = getattr(functional, name)(rows)
             rows = rows if drop is None else drop(rows)
         return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
 
@@ -131,14 +136,6 @@ class Gate:
 
     def _activation(self, number: int) -> str:
         return "relu" if self.config.first_relu and number == 1 else self.config.activation
-
-    def _activate(self, rows: Tensor, parameters: Parameters, number: int) -> Tensor:
-        name = self._activation(number)
-        if name == "prelu":
-            return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
-        # All other names are torch's.
-        activated: Tensor = getattr(functional, name)(rows)
-        return activated
 
 
 def _drawn(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:

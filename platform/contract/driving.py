@@ -273,6 +273,18 @@ def start(method: Method) -> tuple[Arrays, Arrays]:
     return frozen(method.broadcast(state, "one")), frozen(method.init_client(rng(1), rng(2)))
 
 
+def first_view(
+    method: Method, experts: int | None = None, personal: Arrays | None = None
+) -> ClientView:
+    """Return what a client has in its first round, or then with another personal state.
+
+    `experts` is their number, None for the number that the method asks for.
+    """
+    broadcast, first = start(method)
+    own = first if personal is None else frozen(dict(personal))
+    return ClientView(broadcast, draw_experts(method, experts), own)
+
+
 def train(
     method: Method,
     *,
@@ -282,16 +294,12 @@ def train(
     trainer: Trainer | None = None,
     seed: int = 3,
 ) -> LocalResult:
-    """Return a client's result of its first round.
+    """Return a client's result of its first round; see `first_view`.
 
-    `experts` is None for the number that the method asks for, and `personal` for the first personal
-    state. `data` are the client's examples, or the seed that draws them.
+    `data` are the client's examples, or the seed that draws them.
     """
-    broadcast, first = start(method)
     return method.client_update(
-        ClientView(
-            broadcast, draw_experts(method, experts), first if personal is None else personal
-        ),
+        first_view(method, experts, personal),
         draw_examples(method, data) if isinstance(data, int) else data,
         local_trainer() if trainer is None else trainer,
         rng(seed),
