@@ -27,7 +27,7 @@ noised steps train all prompts under one joint bound. The method keeps an image'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -113,17 +113,14 @@ class Config(PromptConfig):
     ] = 100
 
 
+@dataclass(frozen=True)
 class FedOTP(PromptMethod):
     """Shared and personal prompts under optimal transport."""
 
     config: Config
+    has_personal_state: bool = field(default=True, kw_only=True)
     decouples = True
     needs = frozenset({"tokens"})
-
-    @property
-    def has_personal_state(self) -> bool:
-        """Whether there are prompts beside the shared one."""
-        return self.config.prompts > 1
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return local features of length one, (n, M, d), in place of tokens."""
@@ -213,4 +210,4 @@ def build(config: Config, task: m.Task) -> m.Method:
     method = FedOTP.built(config, task)
     # Asked here, so that a tower without tokens is refused before anything is encoded.
     _ = method.encoder.backbone.image_tower
-    return method
+    return replace(method, has_personal_state=config.prompts > 1)

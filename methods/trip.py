@@ -27,7 +27,7 @@ Table V.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -132,11 +132,7 @@ class Trip(PromptMethod):
     config: Config
     router: Router
     captions: Captions
-
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """The router's."""
-        return self.router.needs
+    needs: frozenset[m.Need] = field(default=frozenset({"features"}), kw_only=True)
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Route each image once; nothing needs its tokens again."""
@@ -273,7 +269,7 @@ def build(config: Config, task: m.Task) -> m.Method:
     captions = Captions(encoder.backbone, config.template)
     if config.beta > 0:
         captions.require_room(task.classes)
-    return Trip(encoder, config, task, router, captions)
+    return Trip(encoder, config, task, router, captions, needs=router.needs)
 
 
 def _router(config: Config, task: m.Task) -> Router:

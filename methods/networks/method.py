@@ -66,14 +66,10 @@ class SplitMethod(MethodDefaults):
     extractor: Extractor
     classes: tuple[str, ...]
     needs: frozenset[m.Need] = field(default=frozenset({"pixels"}), kw_only=True)
+    pixel_size: int | None = field(default=None, kw_only=True)
     task: m.Task = field(default=m.Task((), (), 1), kw_only=True)
     has_personal_state = False
     closed_classes = True
-
-    @property
-    def pixel_size(self) -> int | None:
-        """The extractor's."""
-        return self.extractor.pixel_size
 
     @property
     def head_layers(self) -> Layers:
@@ -214,7 +210,8 @@ class SplitMethod(MethodDefaults):
     def built(cls, config: NetworkConfig, task: m.Task) -> Self:
         """Return the method for a task; refuse a network that needs a CLIP model without one."""
         extractor = build_extractor(config, task)
-        return cls(config, extractor, task.classes, needs=extractor.needs, task=task)
+        needs, side = extractor.needs, extractor.pixel_size
+        return cls(config, extractor, task.classes, needs=needs, pixel_size=side, task=task)
 
 
 def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
