@@ -32,7 +32,7 @@ method is FedAvg with uniform weights.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -85,20 +85,19 @@ class Config(NetworkConfig):
     ] = 3
 
 
-@dataclass(frozen=True)
 class Ccst(FedAvg):
-    """Cross-client style transfer among `population` clients."""
+    """Cross-client style transfer."""
 
     weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
-    population: int = field(default=1, kw_only=True)
     couples_examples = True
     has_personal_state = True
 
     def pool_policy(self) -> m.PoolPolicy:
         """Return all clients' styles, given once, before the first round."""
         style = m.TensorSpec((self.style_width,))
-        return replace(serving(self.config, self.population), spec={MEAN: style, SQUARE: style})
+        policy = serving(self.config, self.task.population)
+        return replace(policy, spec={MEAN: style, SQUARE: style})
 
     @property
     def style_width(self) -> int:
@@ -132,15 +131,11 @@ class Ccst(FedAvg):
     ) -> m.LocalResult:
         """Train the network on the images in others' styles and their own."""
         styled = m.Examples(self.restyled(data.arrays, view))
-        trained = self.train(view, styled, trainer, rng, names=tuple(self.shared_layers))
-        update = self.result(view, trained).update
+        update = self.result(view, self.train(view, styled, trainer, rng)).update
         return m.LocalResult(update, None, {DRAW: view.personal[DRAW]})
 
     def restyled(self, arrays: m.Arrays, view: m.ClientView) -> dict[str, NDArray[np.generic]]:
-        """Return K rows for each example, each with its style; fewer where there are fewer styles.
-
-        Without other clients' styles, return the examples as they are.
-        """
+        """Return K rows of each example, each in a style; fewer where there are fewer styles."""
         count, others = len(arrays["labels"]), len(view.experts)
         drawn = drawn_styles(count, others, self.config.styles, int(view.personal[DRAW]))
         if not others:
@@ -209,17 +204,14 @@ def deviation_of(style: m.Arrays) -> NDArray[np.float64]:
 
 
 def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Tensor:
-    """Return maps (B, W, h, w) in the given styles (AdaIN), mean and deviation (B, W).
-
-    Images with `is_own` (B,) stay as they are.
-    """
+    """Return maps (B, W, h, w) in styles (B, W) by AdaIN; those with `is_own` (B,) as they are."""
     centred = found - found.mean((-2, -1), keepdim=True)
     spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
     there = deviation[..., None, None] * centred / spread + mean[..., None, None]
     return torch.where(is_own[..., None, None, None], found, there)
 
 
-def serving(config: Config, clients: int) -> m.PoolPolicy:
+def serving(config: object, clients: int) -> m.PoolPolicy:
     """Return the pool's use, without an entry's tensors; known before the method is built."""
     return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
@@ -236,7 +228,7 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.network: {config.network!r} takes no images, whose styles ccst exchanges; "
             "valid: cnn, clip"
         )
-    method = replace(Ccst.built(config, task), population=task.population)
+    method = Ccst.built(config, task)
     # This raises for an unfit network at once, not later on a client.
     _ = method.style_width
     return method

@@ -7,7 +7,7 @@ epochs are one local training of T x E epochs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from methods.interface import method as m
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod
@@ -38,10 +38,6 @@ class CoOp(PromptMethod):
         """Continue the training of the client's own prompt."""
         context = self.train_prompt(view.personal[CONTEXT], data, trainer, rng)
         return m.LocalResult({}, None, {CONTEXT: context})
-
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the client's own prompt."""
-        return self.prompt_logits(view.personal[CONTEXT], batch, classes)
 
 
 build = CoOp.built

@@ -45,7 +45,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear
-from methods.networks.method import FED, HEAD, BatchObjective, ModularMethod, features_of
+from methods.networks.method import FED, HEAD, BatchObjective, ModularMethod, rows_of
 
 CLIENT_MEAN = "client_mean"
 """z_p, the client's own shift (D,)."""
@@ -161,7 +161,7 @@ class DBE(ModularMethod):
         result = self.result(view, trained)
         mean = np.zeros(self.extractor.width)
         if is_first:
-            mean = features_of(self, trained, data).mean(axis=0, dtype=np.float64)
+            mean = rows_of(self, self.features, trained, data).mean(axis=0, dtype=np.float64)
         return replace(result, update={**result.update, FEATURE_MEAN: mean.astype(np.float32)})
 
     def server_update(

@@ -29,7 +29,7 @@ pull sees no data, so it uses no part of a bound.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from annotated_types import Ge, Le
@@ -62,12 +62,10 @@ class Config(NetworkConfig):
     personal_rounds: Annotated[int, Ge(1), Le(10000)] = 1
 
 
-@dataclass(frozen=True)
 class Ditto(FedAvg):
     """A global and a personal network."""
 
     config: Config
-    is_decoupled: bool = field(default=False, kw_only=True)
     has_personal_state = True
     decouples = True
 
@@ -78,7 +76,7 @@ class Ditto(FedAvg):
 
         Under `dp_sgd` both take the charged steps together.
         """
-        if self.is_decoupled:
+        if self.task.decoupled:
             return super().client_update(view, data, trainer, rng)
         if trainer.charged_steps is not None:
             return self.trained_together(view, data, trainer, rng)
@@ -90,7 +88,7 @@ class Ditto(FedAvg):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.Arrays:
         """Train the personal network, decoupled, from the last global one."""
-        if not self.is_decoupled:
+        if not self.task.decoupled:
             return view.personal
         return self.trained_own(view, data, trainer, rng)
 
@@ -99,12 +97,12 @@ class Ditto(FedAvg):
     ) -> m.Arrays:
         """Return the personal network after its own fit, pulled to the broadcast."""
         rounds = self.config.personal_rounds
-        trained = trainer.fit(
-            BatchObjective(self.cross_entropies),
-            self.whole_model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup(tuple(self.shared_layers)),),
-            rng=rng,
+        trained = self.train(
+            view,
+            data,
+            trainer,
+            rng,
+            start=self.whole_model_of(view),
             steps=None if rounds == 1 else rounds * trainer.steps_for(data.num_examples),
             penalty=pull_to(self.anchor(view), self.config.proximal_weight),
         )
@@ -115,12 +113,14 @@ class Ditto(FedAvg):
     ) -> m.LocalResult:
         """Return both networks after one fit; only the bound on an example joins them."""
         own = prefixed(self.whole_model_of(view))
-        trained = trainer.fit(
-            BatchObjective(self.both_losses),
-            {**self.model_of(view), **own},
-            data.arrays,
-            groups=(m.ParameterGroup((*self.shared_layers, *own)),),
-            rng=rng,
+        trained = self.train(
+            view,
+            data,
+            trainer,
+            rng,
+            names=(*self.shared_layers, *own),
+            objective=BatchObjective(self.both_losses),
+            start={**self.model_of(view), **own},
             penalty=pull_to(self.anchor(view), self.config.proximal_weight, OWN),
         )
         personal = {name: trained[name] for name in own}
@@ -148,6 +148,4 @@ def prefixed(network: m.Arrays) -> dict[str, NDArray[Any]]:
     return {OWN + name: value for name, value in network.items()}
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    return replace(Ditto.built(config, task), is_decoupled=task.decoupled)
+build = Ditto.built

@@ -19,8 +19,7 @@ code has four; the four learning rates are options.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -32,7 +31,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
+from methods.networks.method import HEAD, CentralisedMethod
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
 PROMPTS: Final = "prompts"
@@ -63,12 +62,15 @@ class Config(NetworkConfig):
     head_learning_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = 5e-4
 
 
-@dataclass(frozen=True)
 class DoPrompt(CentralisedMethod):
     """A tower with prompts of D training domains."""
 
     config: Config
-    domains: int = field(default=1, kw_only=True)
+
+    @property
+    def domains(self) -> int:
+        """D."""
+        return len(self.task.domains)
 
     @property
     def personal_layers(self) -> Layers:
@@ -95,18 +97,12 @@ class DoPrompt(CentralisedMethod):
         """Train all of it, by four learning rates."""
         config, layers = self.config, self.personal_layers
         adapter = tuple(name for name in layers if name.startswith(ADAPTER))
-        trained = trainer.fit(
-            BatchObjective(self.losses),
-            self.model_of(view),
-            data.arrays,
-            groups=(
-                m.ParameterGroup((PROMPTS,)),
-                m.ParameterGroup(adapter, config.adapter_learning_rate),
-                m.ParameterGroup(tuple(self.extractor.layers), config.tower_learning_rate),
-                m.ParameterGroup(tuple(self.head_layers), config.head_learning_rate),
-            ),
-            rng=rng,
+        further = (
+            m.ParameterGroup(adapter, config.adapter_learning_rate),
+            m.ParameterGroup(tuple(self.extractor.layers), config.tower_learning_rate),
+            m.ParameterGroup(tuple(self.head_layers), config.head_learning_rate),
         )
+        trained = self.train(view, data, trainer, rng, names=(PROMPTS,), further=further)
         return self.result(view, trained)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -138,10 +134,6 @@ class DoPrompt(CentralisedMethod):
         prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
         return self._beside(parameters, inputs, prompts)
 
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)), without domains."""
-        return super().predict(view, {"pixels": batch["pixels"]}, classes)
-
     def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
         return linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
 
@@ -159,6 +151,6 @@ def mixed(shares: Tensor, prompts: Tensor) -> Tensor:
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method."""
-    method = replace(DoPrompt.built(config, task), domains=len(task.domains))
+    method = DoPrompt.built(config, task)
     method.tower.require_tokens()
     return replace(method, needs=method.needs | {"domains"})

@@ -53,7 +53,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     PromptObjective,
     as_tensor,
-    build_encoder,
 )
 
 LOCAL = "local"
@@ -136,10 +135,7 @@ class DPFPL(PromptMethod):
 
 
 def factors(prompt: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Return u (l, k) and v (k, w) by one power iteration, columns and rows orthonormal.
-
-    The prompt is p_L (l, w), `drawn` is Omega (w, k).
-    """
+    """Return u (l, k) and v (k, w) by one power iteration of p_L (l, w) with Omega (w, k)."""
     left = torch.linalg.qr(prompt @ drawn).Q
     right = torch.linalg.qr(prompt.T @ left).Q.T
     return left.contiguous(), right.contiguous()
@@ -170,11 +166,12 @@ def stated_deviation(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse more factors than context tokens."""
-    encoder = build_encoder(config, task)
-    most = min(encoder.spec.shape)
+    method = DPFPL.built(config, task)
+    tokens, width = method.encoder.spec.shape
+    most = min(tokens, width)
     if config.rank > most:
         raise MethodError(
-            f"method.rank: {config.rank} is more than a prompt of shape "
-            f"{encoder.spec.shape[0]} x {encoder.spec.shape[1]} has; valid: 1 to {most}"
+            f"method.rank: {config.rank} is more than a prompt of shape {tokens} x {width} has; "
+            f"valid: 1 to {most}"
         )
-    return DPFPL(encoder, config, task.classes)
+    return method

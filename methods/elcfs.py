@@ -35,7 +35,7 @@ and noised steps do not cover the blocks. Without others' blocks the method is F
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -43,6 +43,7 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
+from methods.ccst import serving
 from methods.errors import MethodError
 from methods.fedavg import FedAvg
 from methods.interface import method as m
@@ -81,25 +82,24 @@ class Config(NetworkConfig):
     inner_clip: Annotated[float, Gt(0.0), Le(1e6), CountsWith("inner_rate")] = 100.0
 
 
-@dataclass(frozen=True)
 class Elcfs(FedAvg):
     """Episodic learning in frequency space, on images of one side."""
 
     config: Config
-    side: int = field(default=1, kw_only=True)
-    population: int = field(default=1, kw_only=True)
     couples_examples = True
 
     @property
     def half_width(self) -> int:
         """B, the half-width of a block."""
-        return math.floor(self.config.band * self.side)
+        backbone = self.task.backbone
+        side = self.pixel_size or (0 if backbone is None else backbone.image_size)
+        return math.floor(self.config.band * side)
 
     def pool_policy(self) -> m.PoolPolicy:
         """Return all clients' blocks, given once, before the first round."""
         width = 2 * self.half_width + 1
         spec = {BLOCK: m.TensorSpec((COLOURS, width, width))}
-        return replace(serving(self.config, self.population), spec=spec)
+        return replace(serving(self.config, self.task.population), spec=spec)
 
     def contribute(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
@@ -124,10 +124,7 @@ class Elcfs(FedAvg):
             uniform = self.config.mix == "uniform"
             shares = rng.random(count) if uniform else np.ones(count)
             arrays[SHARE] = shares.astype(np.float32)
-        trained = self.train(
-            view, m.Examples(arrays), trainer, rng, names=tuple(self.shared_layers)
-        )
-        return self.result(view, trained)
+        return self.result(view, self.train(view, m.Examples(arrays), trainer, rng))
 
     def objective(self, view: m.ClientView) -> m.Objective:
         """Return cross-entropy, plus that of a step on mixed images where others gave blocks."""
@@ -167,11 +164,7 @@ def low_amplitudes(pixels: Tensor, half_width: int) -> Tensor:
 
 
 def mixed_in(pixels: Tensor, amplitudes: Tensor, shares: Tensor) -> Tensor:
-    """Return images (B, 3, h, w), 0 to 255, not rounded, with others' low frequencies mixed in.
-
-    Amplitudes are another client's for each image, as `low_amplitudes` has them; shares are lambda
-    (B,).
-    """
+    """Return images (B, 3, h, w), 0 to 255, not rounded, with others' amplitudes by shares (B,)."""
     rows, columns = _lowest(pixels, amplitudes.shape[-1] // 2)
     spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
     lowest = spectrum[..., rows, columns]
@@ -189,11 +182,6 @@ def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
     return (near % height)[:, None], (near % width)[None, :]
 
 
-def serving(config: Config, clients: int) -> m.PoolPolicy:
-    """Return the pool's use, without an entry's tensors; known before the method is built."""
-    return m.PoolPolicy({}, clients, select="all", fixed=True, when="before")
-
-
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse spectra of single images, and a network without images."""
     if config.spectrum != "client_mean":
@@ -207,6 +195,4 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.network: {config.network!r} takes no images, whose spectra elcfs exchanges; "
             "valid: cnn, clip"
         )
-    method = Elcfs.built(config, task)
-    side = method.pixel_size or (0 if task.backbone is None else task.backbone.image_size)
-    return replace(method, side=side, population=task.population)
+    return Elcfs.built(config, task)

@@ -31,7 +31,7 @@ from torch.nn import functional
 
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers, Parameters, linear, start
+from methods.networks.layers import Layers, Parameters, linear, start, under
 from methods.networks.method import HEAD, BatchObjective, SplitMethod
 from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 
@@ -98,7 +98,7 @@ class FedSynMoE(SplitMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train both networks and the gate together."""
-        gate, model = tuple(self.gate.layers), self.model_of(view)
+        model = self.model_of(view)
         if self.is_published:
             model |= self.gate.start(rng)
         drop = self.gate.drop(rng)
@@ -107,21 +107,21 @@ class FedSynMoE(SplitMethod):
             logits = self.logits(parameters, batch, drop)
             return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
-        trained = trainer.fit(
-            BatchObjective(losses),
-            model,
-            data.arrays,
-            groups=(
-                m.ParameterGroup((*self.shared_layers, *self.local_layers)),
-                m.ParameterGroup(gate, self.config.gate_rate),
-            ),
-            rng=rng,
+        trained = self.train(
+            view,
+            data,
+            trainer,
+            rng,
+            names=(*self.shared_layers, *self.local_layers),
+            further=(m.ParameterGroup(tuple(self.gate.layers), self.config.gate_rate),),
+            objective=BatchObjective(losses),
+            start=model,
         )
         return self.result(view, trained)
 
     def logits(self, parameters: Parameters, batch: Parameters, drop: Drop | None = None) -> Tensor:
         """Return logits (B, C) of the mixture."""
-        own = {n.removeprefix(LOCAL): v for n, v in parameters.items() if n.startswith(LOCAL)}
+        own = under(LOCAL, parameters)
         features = self.features(parameters, batch)
         weights = self.weights(parameters, batch, features, drop)
         if self.is_published:

@@ -237,10 +237,7 @@ def mixed_losses(losses: Tensor, passed: Tensor, alpha: float) -> Tensor:
 
 
 def smoothed_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """Return cross-entropy (B,) of logits (B, C) with smoothed labels (B,).
-
-    A label's class has 1 - smoothing; the C - 1 others share the rest.
-    """
+    """Return cross-entropy (B,) of logits (B, C) with smoothed labels (B,)."""
     right = functional.cross_entropy(logits, labels, reduction="none")
     if not smoothing or logits.shape[1] == 1:
         return right

@@ -45,7 +45,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     as_tensor,
     as_tensors,
-    build_encoder,
 )
 
 QUERY, KEYS = "query", "keys"
@@ -58,8 +57,6 @@ class Config(PromptConfig):
     """Options.
 
     Attributes:
-        context_tokens: Number l of learned context vectors.
-        context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
         temperature: Of the mixture of keys; towards 0 each image gets one domain's key.
         domain_weight: Weight of the query's loss; 0 leaves the query as it was drawn.
         query_learning_rate: Learning rate of the query, or None for `training.learning_rate`.
@@ -72,26 +69,26 @@ class Config(PromptConfig):
     weighting: Literal["examples", "uniform"] = "examples"
 
 
-@dataclass(frozen=True)
 class FedAPT(PromptMethod):
     """A shared prompt under keys of D training domains."""
 
     config: Config
-    domains: int
     needs = frozenset({"features", "domains"})
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prompt and query; the keys are sent but never learned."""
         weighting = m.Weighting(self.config.weighting)
-        shapes = {CONTEXT: self.encoder.spec.shape, QUERY: (self.domains, self._width)}
+        domains, width = len(self.task.domains), self.encoder.backbone.embed_dim
+        shapes = {CONTEXT: self.encoder.spec.shape, QUERY: (domains, width)}
         return {name: m.TensorSpec(shape, weighting=weighting) for name, shape in shapes.items()}
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh context, a query uniform in +-1/sqrt(d), and keys uniform in [0, 1)."""
-        keys = rng.uniform(0.0, 1.0, (self.domains, *self.encoder.spec.shape))
+        domains, width = len(self.task.domains), self.encoder.backbone.embed_dim
+        keys = rng.uniform(0.0, 1.0, (domains, *self.encoder.spec.shape))
         return {
             CONTEXT: self.encoder.init_context(rng, self.config.context_init),
-            QUERY: linear_start(rng, (self.domains, self._width), self._width),
+            QUERY: linear_start(rng, (domains, width), width),
             KEYS: keys.astype(np.float32),
         }
 
@@ -143,10 +140,6 @@ class FedAPT(PromptMethod):
 
         return EncodedObjective(frozenset({CONTEXT, KEYS}), encode, losses)
 
-    @property
-    def _width(self) -> int:
-        return self.encoder.backbone.embed_dim
-
 
 def unlock(context: Tensor, keys: Tensor) -> Tensor:
     """Return prompts p + p * k of a context (l, w) under keys (U, l, w)."""
@@ -167,10 +160,10 @@ def mixture(answers: Tensor, temperature: float) -> Tensor:
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse a task without domains."""
-    encoder = build_encoder(config, task)
+    method = FedAPT.built(config, task)
     if not task.domains:
         raise MethodError(
             "task.domains: fedapt needs a key for each domain, but the data set has no domains; "
             "valid is a data set with at least one"
         )
-    return FedAPT(encoder, config, task.classes, len(task.domains))
+    return method

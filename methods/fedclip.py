@@ -117,10 +117,7 @@ def adapted_objective(text: Tensor, scale: float, loss: str) -> BatchObjective:
 
 
 def adapt(adapter: Parameters, image: Tensor) -> Tensor:
-    """Return image features (B, d), adapted: att(I) * I, scaled to length one.
-
-    The adapter has `inner.weight`, `inner.bias`, `outer.weight`, `outer.bias`.
-    """
+    """Return image features (B, d), adapted: att(I) * I, scaled to length one."""
     scores = linear(adapter, "outer", linear(adapter, "inner", image).tanh())
     return functional.normalize(scores.softmax(dim=-1) * image, dim=-1)
 

@@ -29,17 +29,9 @@ from torch.nn import functional
 
 from methods.errors import MethodError
 from methods.interface import method as m
-from methods.interface.averaging import AveragedMethod
 from methods.networks.layers import Parameters, linear_start
 from methods.networks.method import BatchObjective
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptEncoder,
-    as_tensor,
-    as_tensors,
-    build_encoder,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, as_tensors
 
 TEXTS_AT_ONCE = 1024
 """Texts encoded in one pass of a prediction; changes memory only."""
@@ -95,14 +87,17 @@ class MetaNet:
         )
 
 
-@dataclass(frozen=True)
-class FedCoCoOp(AveragedMethod):
+class FedCoCoOp(PromptMethod):
     """Conditional prompts under FedAvg."""
 
-    encoder: PromptEncoder
     config: Config
-    meta_net: MetaNet
-    classes: tuple[str, ...]
+
+    @property
+    def meta_net(self) -> MetaNet:
+        """The network h."""
+        backbone = self.encoder.backbone
+        width = backbone.embed_dim
+        return MetaNet(width, width // self.config.meta_reduction, backbone.token_dim)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return context and Meta-Net, averaged over clients."""
@@ -110,8 +105,7 @@ class FedCoCoOp(AveragedMethod):
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh context and Meta-Net."""
-        context = self.encoder.init_context(rng, self.config.context_init)
-        return {CONTEXT: context, **self.meta_net.init(rng)}
+        return {**super().init_server(rng), **self.meta_net.init(rng)}
 
     def training_objective(self) -> m.Objective:
         """Return cross-entropy over the task's classes."""
@@ -147,12 +141,11 @@ class FedCoCoOp(AveragedMethod):
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse a Meta-Net without a hidden unit."""
-    encoder = build_encoder(config, task)
-    width = encoder.backbone.embed_dim
+    method = FedCoCoOp.built(config, task)
+    width = method.encoder.backbone.embed_dim
     if config.meta_reduction > width:
         raise MethodError(
             f"method.meta_reduction: {config.meta_reduction} is more than the feature dimension; "
             f"valid: 1 to {width}"
         )
-    meta_net = MetaNet(width, width // config.meta_reduction, encoder.backbone.token_dim)
-    return FedCoCoOp(encoder, config, meta_net, task.classes)
+    return method

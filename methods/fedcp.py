@@ -54,7 +54,7 @@ from methods.networks.layers import (
     norm,
     norm_layers,
 )
-from methods.networks.method import FED, GATED, HEAD, BatchObjective, ModularMethod, features_of
+from methods.networks.method import FED, GATED, HEAD, ModularMethod, rows_of
 
 GENERIC = "generic"
 POLICY = "policy"
@@ -163,12 +163,10 @@ class FedCP(ModularMethod):
         """Return logits (B, C): the sum of both heads."""
         return parts[GENERIC] + output
 
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return cross-entropy, and the discrepancy if it counts."""
-        return BatchObjective(self.regularised if self.config.mmd_weight else self.cross_entropies)
-
-    def regularised(self, parameters: Parameters, batch: Parameters) -> Tensor:
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return loss of each example (B,), plus the whole batch's discrepancy in each."""
+        if not self.config.mmd_weight:
+            return self.cross_entropies(parameters, batch)
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -181,16 +179,13 @@ class FedCP(ModularMethod):
         """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
         if self.config.gumbel:
-            data = self.with_noise(data, rng)
+            # Noise (D,) for each example's shares: a difference of Gumbel draws.
+            noise = rng.logistic(size=(data.num_examples, self.extractor.width))
+            data = m.Examples({**data.arrays, NOISE: noise.astype(np.float32)})
         if self.config.mmd_weight:
-            held = features_of(self, view.broadcast, data)
+            held = rows_of(self, self.features, view.broadcast, data)
             data = m.Examples({**data.arrays, BROADCAST: held})
         return self.result(view, self.train(view, data, trainer, rng, names=names))
-
-    def with_noise(self, data: m.Examples, rng: m.Rng) -> m.Examples:
-        """Return examples, each with noise (D,) for its shares: a difference of Gumbel draws."""
-        noise = rng.logistic(size=(data.num_examples, self.extractor.width))
-        return m.Examples({**data.arrays, NOISE: noise.astype(np.float32)})
 
     def result(self, view: m.ClientView, trained: m.Arrays) -> m.LocalResult:
         """Return the changes, the personal head's difference to the generic one, and that head."""

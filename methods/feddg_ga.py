@@ -41,17 +41,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from methods import fedavg, fedprox, fedsr, scaffold
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
 from methods.interface.method import CountsWith, OptionsOf
+from methods.interface.registry import OURS, options_of
 from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
@@ -174,10 +173,7 @@ class FedDGGA(OverMethod):
         return {**after, **moved}
 
     def weighed(self, state: m.Arrays, gaps: Mapping[str, float]) -> dict[str, NDArray[Any]]:
-        """Return weights of a round's clients, and the number of steps so far.
-
-        The state has the weights of clients with an earlier round.
-        """
+        """Return weights of a round's clients, some from the state, and the steps so far."""
         known = [key for key in gaps if f"{WEIGHT}{key}" in state]
         found = {f"{WEIGHT}{key}": np.array([1.0 / self.population]) for key in gaps}
         if not known:
@@ -246,14 +242,5 @@ def scores(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method around its base."""
-    module, options = _MODULES[config.base], config.base_options
-    chosen = module.Config(**options) if isinstance(options, Mapping) else options
-    return FedDGGA(module.build(chosen, task), config, task.classes, task.population)
-
-
-_MODULES: Mapping[str, ModuleType] = {
-    "fedavg": fedavg,
-    "fedprox": fedprox,
-    "scaffold": scaffold,
-    "fedsr": fedsr,
-}
+    base = OURS.build(config.base, options_of(config.base, config.base_options), task)
+    return FedDGGA(base, config, task.classes, task.population)

@@ -34,7 +34,7 @@ codes draw uniform noise where the paper has Gaussian: `noise`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -163,13 +163,21 @@ class Teachers:
         return weighted
 
 
-@dataclass(frozen=True)
 class FedGen(FedAvg):
     """Data-free distillation beside federated averaging."""
 
     config: Config
-    visibility: m.Visibility = field(default=m.Visibility.PER_CLIENT, kw_only=True)
-    units: frozenset[m.Unit] = field(default=CLIENT_ONLY, kw_only=True)
+
+    @property
+    def visibility(self) -> m.Visibility:
+        """Each client's head, unless their mean teaches the generator."""
+        is_summed = self.config.ensemble == "mean"
+        return m.Visibility.AGGREGATE_ONLY if is_summed else m.Visibility.PER_CLIENT
+
+    @property
+    def units(self) -> frozenset[m.Unit]:
+        """Only the client, where shares of labels are sent."""
+        return CLIENT_ONLY if self.config.counts_labels else ALL_UNITS
 
     @property
     def anchored(self) -> bool:
@@ -210,9 +218,8 @@ class FedGen(FedAvg):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the network on its own data and on generated pairs."""
-        names = tuple(self.shared_layers)
         penalty = self.generated_loss(view.broadcast, rng) if self.config.weight else None
-        trained = self.train(view, data, trainer, rng, names=names, penalty=penalty)
+        trained = self.train(view, data, trainer, rng, penalty=penalty)
         result = self.result(view, trained)
         if not self.config.counts_labels:
             return result
@@ -304,10 +311,4 @@ def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
     return np.stack([distribution(column) for column in shares.T], axis=1)
 
 
-def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method."""
-    method = FedGen.built(config, task)
-    if config.ensemble == "individual":
-        return method
-    units = CLIENT_ONLY if config.counts_labels else ALL_UNITS
-    return replace(method, visibility=m.Visibility.AGGREGATE_ONLY, units=units)
+build = FedGen.built

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -42,10 +42,16 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.lg_fedavg import LgFedAvg
-from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
+from methods.networks.class_tables import (
+    PRESENCE,
+    PROTOTYPES,
+    class_means,
+    known_rows,
+    table_spec,
+)
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, linear
-from methods.networks.method import HEAD, ServerLoss, descend, features_of
+from methods.networks.method import HEAD, ServerLoss, descend, rows_of
 
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
@@ -74,13 +80,17 @@ class Config(NetworkConfig):
     presence_floor: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
 
 
-@dataclass(frozen=True)
 class FedGH(LgFedAvg):
     """A generalised global head on LG-FedAvg's cut, trained by the server."""
 
     config: Config
-    visibility: m.Visibility = field(default=m.Visibility.PER_CLIENT, kw_only=True)
     units = CLIENT_ONLY
+
+    @property
+    def visibility(self) -> m.Visibility:
+        """The aggregate, where the head is trained on means over clients."""
+        is_summed = self.config.prototypes == "mean"
+        return m.Visibility.AGGREGATE_ONLY if is_summed else m.Visibility.PER_CLIENT
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -89,19 +99,15 @@ class FedGH(LgFedAvg):
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prototypes (C, D) over sqrt(D), zero for absent classes, and flags (C,)."""
-        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
-        classes = len(self.classes)
-        return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
+        return table_spec(PROTOTYPES, len(self.classes), self.extractor.width)
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the network under the global head, and send the class means of its features."""
-        trained = self.train(
-            view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
-        )
+        trained = self.train(view, data, trainer, rng)
         own = {name: trained[name] for name in self.personal_layers}
-        features = features_of(self, own, data)
+        features = rows_of(self, self.features, own, data)
         means, flags = class_means(features, data.arrays["labels"], len(self.classes))
         scaled = means / np.float32(math.sqrt(self.extractor.width))
         return m.LocalResult({PROTOTYPES: scaled, PRESENCE: flags}, None, own)
@@ -112,7 +118,7 @@ class FedGH(LgFedAvg):
         """Train the head."""
         rows, labels = self.pairs(aggregate)
         head = self.tensors({name: state[name] for name in self.head_layers})
-        losses = self.losses(torch.from_numpy(rows), torch.from_numpy(labels), rng)
+        losses = self.head_losses(torch.from_numpy(rows), torch.from_numpy(labels), rng)
         rate = self.config.server_rate
         return {**state, **descend(head, losses, partial(torch.optim.SGD, lr=rate))}
 
@@ -124,12 +130,13 @@ class FedGH(LgFedAvg):
         found = [known_prototypes(sent, floor) for sent in aggregate.each().values()]
         return np.concatenate([r for r, _ in found]), np.concatenate([c for _, c in found])
 
-    def losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
+    def head_losses(self, rows: Tensor, labels: Tensor, rng: m.Rng) -> Iterator[ServerLoss]:
         """Yield mean cross-entropy of the head on each batch, shuffled anew for each pass."""
-        rows, labels = rows.to(self.device), labels.to(self.device)
+        device = self.task.device
+        rows, labels = rows.to(device), labels.to(device)
         size = self.config.server_batch or max(len(rows), 1)
         for _ in range(self.config.server_epochs):
-            order = torch.from_numpy(rng.permutation(len(rows))).to(self.device)
+            order = torch.from_numpy(rng.permutation(len(rows))).to(device)
             for some in torch.split(order, size) if len(rows) else ():
                 yield partial(_head_loss, rows[some], labels[some])
 
@@ -147,9 +154,7 @@ def _head_loss(rows: Tensor, labels: Tensor, head: Parameters) -> Tensor:
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse a floor above one client's flag if clients stand for themselves."""
     method = FedGH.built(config, task)
-    if config.prototypes == "mean":
-        return replace(method, visibility=m.Visibility.AGGREGATE_ONLY)
-    if config.presence_floor > 1.0:
+    if config.prototypes == "individual" and config.presence_floor > 1.0:
         raise MethodError(
             f"method.presence_floor: {config.presence_floor} leaves out every class where each "
             "client stands for itself; valid with method.prototypes = individual: above 0 to 1"

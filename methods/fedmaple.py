@@ -36,7 +36,13 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
 from methods.networks.layers import Parameters, linear_start
-from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
+from methods.prompts.deep import (
+    IMAGES_AT_ONCE,
+    PATCHES,
+    DeepImageEncoder,
+    DeepTextEncoder,
+    patches_of,
+)
 from methods.prompts.prompt import (
     EncodedObjective,
     PromptConfig,
@@ -48,10 +54,7 @@ from methods.prompts.prompt import (
 CONTEXTS = "contexts"
 WEIGHT = "coupling_weight"
 BIAS = "coupling_bias"
-PATCHES = "patches"
 PAPER_DEPTH = 9
-IMAGES_AT_ONCE = 128
-"""Images that torch encodes in one pass of a prediction; changes memory only."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,7 @@ class FedMaPLe(AveragedMethod):
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return class token and patches as they enter the image tower's first layer, float32."""
-        # A copy, since torch takes no read-only memory and images may be mapped from a file.
-        pixels = self.text.backbone.to_pixels(np.array(arrays["pixels"]))
-        with torch.no_grad():
-            embedded = self.image.embed(pixels)
-        return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
+        return patches_of(self.text.backbone, self.image, arrays["pixels"])
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prompts and coupling functions of all J layers, averaged over clients."""

@@ -27,7 +27,7 @@ noised steps train all prompts under one joint bound. The method keeps an image'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -47,7 +47,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     as_tensor,
     as_tensors,
-    build_encoder,
 )
 
 SMALLEST_EXPONENT = -69.0
@@ -119,7 +118,6 @@ class FedOTP(PromptMethod):
     """Shared and personal prompts under optimal transport."""
 
     config: Config
-    is_decoupled: bool = False
     has_personal_state: bool = field(default=True, kw_only=True)
     decouples = True
     needs = frozenset({"tokens"})
@@ -130,14 +128,14 @@ class FedOTP(PromptMethod):
 
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the client's own prompts; decoupled, they start with their training."""
-        return {} if self.is_decoupled else self._fresh_prompts(client_rng)
+        return {} if self.task.decoupled else self._fresh_prompts(client_rng)
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the broadcast prompt and the own ones together; upload the former's change."""
         # No later release may use prompts that were trained after a last release.
-        own = {} if self.is_decoupled else view.personal
+        own = {} if self.task.decoupled else view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}
         groups = (m.ParameterGroup(tuple(start)),)
         objective = self._objective(start, self.classes)
@@ -150,7 +148,7 @@ class FedOTP(PromptMethod):
     ) -> m.Arrays:
         """Train the own prompts alone, decoupled, beside the last shared one."""
         own = self._fresh_prompts(rng)
-        if not (self.is_decoupled and own):
+        if not (self.task.decoupled and own):
             return view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}
         trained = trainer.fit(
@@ -209,9 +207,7 @@ class FedOTP(PromptMethod):
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse an image tower without tokens."""
-    encoder = build_encoder(config, task)
+    method = FedOTP.built(config, task)
     # Asked here, so that a tower without tokens is refused before anything is encoded.
-    _ = encoder.backbone.image_tower
-    return FedOTP(
-        encoder, config, task.classes, task.decoupled, has_personal_state=config.prompts > 1
-    )
+    _ = method.encoder.backbone.image_tower
+    return replace(method, has_personal_state=config.prompts > 1)

@@ -48,7 +48,6 @@ from methods.prompts.prompt import (
     PromptConfig,
     PromptMethod,
     as_tensors,
-    build_encoder,
     text_losses,
 )
 
@@ -164,27 +163,36 @@ class Contrast:
         return functional.softplus((negative - positive) / self.config.temperature)
 
 
-@dataclass(frozen=True)
 class FedPGP(PromptMethod):
     """Shared prompt, personal low-rank adaptation, prompt-wise contrast."""
 
     config: Config
-    adapter: Adapter
-    reference: Captions
-    is_decoupled: bool = False
     has_personal_state = True
     decouples = True
 
+    @property
+    def adapter(self) -> Adapter:
+        """The personal term of the prompt."""
+        return Adapter(self.config, self.encoder.spec.shape)
+
+    @cached_property
+    def reference(self) -> Captions:
+        """Captions whose text features are z_C; kept, as they never change."""
+        placeholder = f"{'X ' * self.config.context_tokens}{{}}."
+        is_written = self.config.clip_reference == "template"
+        template = self.config.template if is_written else placeholder
+        return Captions(self.encoder.backbone, template)
+
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
         """Return the adapter, the same on all clients; decoupled, its training draws it later."""
-        return {} if self.is_decoupled else self.adapter.init(shared_rng)
+        return {} if self.task.decoupled else self.adapter.init(shared_rng)
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
         start = view.broadcast[CONTEXT]
-        if self.is_decoupled:
+        if self.task.decoupled:
             context = self.train_prompt(start, data, trainer, rng)
             return m.LocalResult({CONTEXT: context - start}, None, view.personal)
         trained = trainer.fit(
@@ -202,7 +210,7 @@ class FedPGP(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.Arrays:
         """Train the adapter alone, decoupled, on top of the last global prompt."""
-        if not self.is_decoupled or self.adapter.is_frozen:
+        if not self.task.decoupled or self.adapter.is_frozen:
             return view.personal
         trained = trainer.fit(
             self._objective(set(self.adapter.names), fixed=view.broadcast[CONTEXT]),
@@ -260,10 +268,6 @@ class FedPGP(PromptMethod):
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse a template without `{}`."""
-    encoder = build_encoder(config, task)
-    placeholder = f"{'X ' * config.context_tokens}{{}}."
-    template = config.template if config.clip_reference == "template" else placeholder
-    reference = Captions(encoder.backbone, template)
-    reference.require_room(task.classes)
-    adapter = Adapter(config, encoder.spec.shape)
-    return FedPGP(encoder, config, task.classes, adapter, reference, task.decoupled)
+    method = FedPGP.built(config, task)
+    method.reference.require_room(task.classes)
+    return method

@@ -51,9 +51,7 @@ class FedProx(FedAvg):
     ) -> m.LocalResult:
         """Train the whole network, pulled back to the broadcast."""
         pull = pull_to(self.tensors(self.model_of(view)), self.config.mu)
-        names = tuple(self.shared_layers)
-        trained = self.train(view, data, trainer, rng, names=names, penalty=pull)
-        return self.result(view, trained)
+        return self.result(view, self.train(view, data, trainer, rng, penalty=pull))
 
 
 build = FedProx.built

@@ -96,14 +96,8 @@ class FedRoD(ModularMethod):
             counts = torch.bincount(
                 torch.from_numpy(np.array(data.arrays["labels"])), minlength=len(self.classes)
             )
-        trained = trainer.fit(
-            BatchObjective(self.two_losses(counts)),
-            self.model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup((*self.shared_layers, *self.personal_layers)),),
-            rng=rng,
-        )
-        return self.result(view, trained)
+        objective = BatchObjective(self.two_losses(counts))
+        return self.result(view, self.train(view, data, trainer, rng, objective=objective))
 
     def two_losses(self, counts: Tensor | None) -> PerExample:
         """Return the loss of each example: generic plus personal, which share no gradient.

@@ -149,7 +149,9 @@ class FedSR(SplitMethod):
         labels = batch["labels"]
         losses = functional.cross_entropy(linear(parameters, HEAD, z), labels, reduction="none")
         if self.config.norm_weight:
-            losses = losses + self.config.norm_weight * lengths(z, self.config.norm)
+            is_squared = self.config.norm == "squared"
+            length = z.square().sum(-1) if is_squared else torch.linalg.vector_norm(z, dim=-1)
+            losses = losses + self.config.norm_weight * length
         if not self.config.information_weight:
             return losses
         if self.config.scale == "learned":
@@ -166,14 +168,8 @@ class FedSR(SplitMethod):
     ) -> m.LocalResult:
         """Train the network and the references together."""
         draws = Draws(rng)
-        trained = trainer.fit(
-            BatchObjective(partial(self.simple_losses, draws)),
-            self.model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup((*self.shared_layers, *self.personal_layers)),),
-            rng=rng,
-            after_step=draws.advance,
-        )
+        loss, step = BatchObjective(partial(self.simple_losses, draws)), draws.advance
+        trained = self.train(view, data, trainer, rng, objective=loss, after_step=step)
         return self.result(view, trained)
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -191,17 +187,8 @@ class FedSR(SplitMethod):
         return {name: view.broadcast[name] for name in self.network_layers}
 
 
-def lengths(z: Tensor, norm: Literal["plain", "squared"]) -> Tensor:
-    """Return the length (B,) of each representation (B, d), or its square."""
-    found: Tensor = z.square().sum(-1) if norm == "squared" else torch.linalg.vector_norm(z, dim=-1)
-    return found
-
-
 def divergences(mean: Tensor, deviation: Tensor, centre: Tensor, spread: Tensor) -> Tensor:
-    """Return KL( N(mean, deviation^2) || N(centre, spread^2) ) of each example, (B,).
-
-    All arguments are (B, d); both deviations are above 0.
-    """
+    """Return KL( N(mean, deviation^2) || N(centre, spread^2) ) (B,), of arguments (B, d)."""
     squares = deviation.square() + (mean - centre).square()
     each = torch.log(spread) - torch.log(deviation) + squares / (2.0 * spread.square()) - 0.5
     return each.sum(-1)

@@ -152,9 +152,8 @@ class GPFL(ModularMethod):
         """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))
         counted = m.ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
-        names = (*self.shared_layers, *self.personal_layers)
         decay = self.decay if self.config.decay else None
-        trained = self.train(counted, data, trainer, rng, names=names, penalty=decay)
+        trained = self.train(counted, data, trainer, rng, penalty=decay)
         result = self.result(view, trained)
         return m.LocalResult(result.update, None, {**result.personal, SHARES: shares})
 

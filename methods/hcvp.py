@@ -28,7 +28,6 @@ starts as CLIP's text features (`ClipTower`); there is no dropout.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Final, Literal
 
@@ -41,7 +40,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, CentralisedMethod
+from methods.networks.method import HEAD, CentralisedMethod
 
 MAP: Final = "map"
 DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modulation"
@@ -130,18 +129,9 @@ class Hcvp(CentralisedMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train all layers, the head with its own learning rate."""
-        head = tuple(self.head_layers)
-        others = tuple(name for name in self.personal_layers if name not in head)
-        trained = trainer.fit(
-            BatchObjective(self.losses),
-            self.model_of(view),
-            data.arrays,
-            groups=(
-                m.ParameterGroup(others),
-                m.ParameterGroup(head, self.config.head_learning_rate),
-            ),
-            rng=rng,
-        )
+        head = m.ParameterGroup(tuple(self.head_layers), self.config.head_learning_rate)
+        others = [name for name in self.personal_layers if name not in head.names]
+        trained = self.train(view, data, trainer, rng, names=others, further=(head,))
         return self.result(view, trained)
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
@@ -171,10 +161,6 @@ class Hcvp(CentralisedMethod):
         feature = self._feature(parameters, batch, self.prompts(parameters, batch))
         return linear(parameters, HEAD, feature)
 
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return logits (n, len(classes)), without domains."""
-        return super().predict(view, {name: batch[name] for name in ("pixels", MAP)}, classes)
-
     def _feature(
         self, parameters: Parameters, batch: Parameters, both: tuple[Tensor, Tensor]
     ) -> Tensor:
@@ -186,10 +172,7 @@ class Hcvp(CentralisedMethod):
 
 
 def contrast(rows: Tensor, alike: Tensor, temperature: float) -> Tensor:
-    """Return C of each row, (B,), of rows (B, w), those with `alike` (B, B) being alike.
-
-    A row with itself counts for nothing. `temperature` is t.
-    """
+    """Return C of each row, (B,), of rows (B, w), those with `alike` (B, B) being alike."""
     unit = functional.normalize(rows, dim=-1)
     others = ~torch.eye(len(rows), dtype=torch.bool, device=rows.device)
     near = (unit @ unit.T / temperature).exp()

@@ -34,7 +34,7 @@ from methods.interface import method as m
 from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers, under
-from methods.networks.method import HEAD, BatchObjective
+from methods.networks.method import HEAD
 
 COMMON, PREVIOUS = "common.", "previous."
 PROJECTION = "projection"
@@ -101,12 +101,10 @@ class Moon(FedAvg):
         hidden = functional.relu(linear(parameters, f"{PROJECTION}.fc1", features))
         return linear(parameters, f"{PROJECTION}.fc2", hidden)
 
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return cross-entropy and the contrastive term (Eq. 4); with mu = 0 the former alone."""
-        return BatchObjective(self.contrasted if self.config.mu else self.cross_entropies)
-
-    def contrasted(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example, (B,), where the parameters hold three networks."""
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return Eq. 4 of each example, (B,), of three networks; with mu = 0 cross-entropy."""
+        if not self.config.mu:
+            return self.cross_entropies(parameters, batch)
         z = self.features(parameters, batch)
         labels = batch["labels"]
         supervised = functional.cross_entropy(linear(parameters, HEAD, z), labels, reduction="none")
@@ -125,9 +123,8 @@ class Moon(FedAvg):
         """
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}
-        names = tuple(self.shared_layers)
-        trained = self.train(view, data, trainer, rng, names=names, start=start)
-        kept = {PREVIOUS + name: trained[name] for name in names} if self.config.mu else {}
+        trained = self.train(view, data, trainer, rng, start=start)
+        kept = {PREVIOUS + name: trained[name] for name in self.shared_layers if self.config.mu}
         return m.LocalResult(self.result(view, trained).update, None, kept)
 
     def held(self, view: m.ClientView) -> m.Arrays:
@@ -142,11 +139,7 @@ class Moon(FedAvg):
 def contrastive_losses(
     z: Tensor, z_common: Tensor, z_previous: Tensor, temperature: float
 ) -> Tensor:
-    """Return the model-contrastive loss l_con (B,) of each example (Eq. 3).
-
-    Representations (B, D) are of the network in training, of the broadcast network, and of the
-    client's last network; `temperature` is tau.
-    """
+    """Return l_con (B,) of Eq. 3, of the three networks' representations (B, D)."""
     near = functional.cosine_similarity(z, z_common, dim=-1)
     far = functional.cosine_similarity(z, z_previous, dim=-1)
     # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), without overflow for a small temperature.

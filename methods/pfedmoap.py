@@ -21,8 +21,8 @@ for all, averaged like the prompt (`gate_sharing: aggregated`, Table 7).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -43,7 +43,6 @@ from methods.prompts.prompt import (
     PromptMethod,
     as_tensor,
     as_tensors,
-    build_encoder,
 )
 
 PROJECTIONS = ("query", "key", "value", "output")
@@ -251,15 +250,30 @@ class MixtureObjective:
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
 
-@dataclass(frozen=True)
 class PFedMoAP(PromptMethod):
     """Federated mixture of adaptive prompts."""
 
     config: Config
-    gate: Gate
-    is_decoupled: bool = False
     has_personal_state = True
-    decouples: bool = field(default=True, kw_only=True)
+
+    @property
+    def gate(self) -> Gate:
+        """The gate that the options ask for."""
+        config = self.config
+        common = (config.gate_dim, config.gate_pool, config.moe_similarity)
+        if config.gate == "linear":
+            return LinearGate(*common, config.experts + 1)
+        return AttentionGate(*common, config.gate_heads, config.gate_scale)
+
+    @property
+    def decouples(self) -> bool:
+        """Whether the gate stays: what goes with every update cannot be trained after the last."""
+        return not self.shares_gate
+
+    @property
+    def is_decoupled(self) -> bool:
+        """Whether the gate is trained after the last release."""
+        return self.task.decoupled and self.decouples
 
     @property
     def shares_gate(self) -> bool:
@@ -325,42 +339,33 @@ class PFedMoAP(PromptMethod):
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
-        held = self._held(view)
-        if not self._mixes(view, held):
-            if CONTEXT in view.personal:
-                return self.prompt_logits(held[CONTEXT], batch, classes)
-            return self.broadcast_logits(view, batch, classes)
-        objective = self._objective(view.experts, tuple(classes))
-        with torch.no_grad():
-            parameters, image = self._tensors(held, batch)
-            logits = objective.logits(parameters, objective.encode(parameters), image)
-        return logits.cpu().numpy().astype(np.float32)
+        logits = self._asked(MixtureObjective.logits, view, batch, classes)
+        return super().predict(view, batch, classes) if logits is None else logits
 
     def expert_weights(
         self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the gate's weights of all experts (Figure 6), the local one first."""
-        held = self._held(view)
-        if not self._mixes(view, held):
+        return self._asked(MixtureObjective.weights, view, batch, classes)
+
+    def _asked(
+        self,
+        ask: Callable[[MixtureObjective, Parameters, Parameters, Tensor], Tensor],
+        view: m.ClientView,
+        batch: m.Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """Return what a client's mixture says of images; None without experts or a gate."""
+        gate = self._gate_of(view.broadcast, view.personal)
+        if not (view.experts and gate):
             return None
-        objective = self._objective(view.experts, tuple(classes))
+        held = {CONTEXT: view.personal.get(CONTEXT, view.broadcast[CONTEXT]), **gate}
+        objective, backbone = self._objective(view.experts, tuple(classes)), self.encoder.backbone
         with torch.no_grad():
-            parameters, image = self._tensors(held, batch)
-            weights = objective.weights(parameters, objective.encode(parameters), image)
-        return weights.cpu().numpy().astype(np.float32)
-
-    def _held(self, view: m.ClientView) -> m.Arrays:
-        """Return the prompt that a client predicts with, and its gate if it has one."""
-        context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
-        return {CONTEXT: context, **self._gate_of(view.broadcast, view.personal)}
-
-    def _mixes(self, view: m.ClientView, held: m.Arrays) -> bool:
-        return bool(view.experts) and len(held) > 1
-
-    def _tensors(self, held: m.Arrays, batch: m.Arrays) -> tuple[Parameters, Tensor]:
-        backbone = self.encoder.backbone
-        parameters = as_tensors(held, backbone)
-        return parameters, as_tensor(batch["features"], backbone)
+            parameters = as_tensors(held, backbone)
+            image = as_tensor(batch["features"], backbone)
+            answer = ask(objective, parameters, objective.encode(parameters), image)
+        return answer.cpu().numpy().astype(np.float32)
 
     def _gate_of(self, broadcast: m.Arrays, personal: m.Arrays) -> m.Arrays:
         """Return the gate that a client uses; empty before a decoupled gate is trained."""
@@ -384,8 +389,8 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse an unfit gate, and more experts than other clients."""
-    encoder = build_encoder(config, task)
-    width = encoder.backbone.embed_dim
+    method = PFedMoAP.built(config, task)
+    width = method.encoder.backbone.embed_dim
     if task.population < 2:
         raise MethodError(
             f"task.clients: {task.population} leaves no other client's experts; valid: at least 2"
@@ -400,25 +405,9 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.gate_dim: {config.gate_dim} is not valid; it must divide the feature "
             f"dimension {width}"
         )
-    gate: Gate
-    if config.gate == "linear":
-        gate = LinearGate(
-            config.gate_dim, config.gate_pool, config.moe_similarity, config.experts + 1
-        )
-    elif config.gate_dim % config.gate_heads:
+    if config.gate == "attention" and config.gate_dim % config.gate_heads:
         raise MethodError(
             f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
             f"method.gate_dim = {config.gate_dim}"
         )
-    else:
-        gate = AttentionGate(
-            config.gate_dim,
-            config.gate_pool,
-            config.moe_similarity,
-            config.gate_heads,
-            config.gate_scale,
-        )
-    # A gate that is sent with every update cannot be trained after the last one.
-    decouples = config.gate_sharing == "personal"
-    decoupled = task.decoupled and decouples
-    return PFedMoAP(encoder, config, task.classes, gate, decoupled, decouples=decouples)
+    return method

@@ -53,7 +53,7 @@ from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
 from methods.networks.layers import Parameters, linear, linear_layers, start
 from methods.networks.method import HEAD, BatchObjective, columns_of
-from methods.prompts.deep import DeepImageEncoder
+from methods.prompts.deep import IMAGES_AT_ONCE, PATCHES, DeepImageEncoder, patches_of
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
     as_tensor,
@@ -69,9 +69,6 @@ BASE = "base"
 MATRICES = ("query", "key", "value", "out")
 DESCRIPTOR = "descriptor/"
 SEED = "seed"
-PATCHES = "patches"
-IMAGES_AT_ONCE = 128
-"""Images that torch encodes in one pass of a prediction; changes memory only."""
 
 VARIANTS = ({"descriptor": "row", "heads": 2},)
 
@@ -110,11 +107,7 @@ class PFedPG(MethodDefaults):
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Return class token and patches as they enter the tower's first layer, float32."""
-        # A copy, since torch takes no read-only memory and images may be mapped from a file.
-        pixels = self.backbone.to_pixels(np.array(arrays["pixels"]))
-        with torch.no_grad():
-            embedded = self.image.embed(pixels)
-        return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
+        return patches_of(self.backbone, self.image, arrays["pixels"])
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return a client's prompts."""

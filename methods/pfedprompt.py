@@ -29,7 +29,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -47,8 +46,6 @@ class Config(PromptConfig):
     """Options.
 
     Attributes:
-        context_tokens: Number l of learned context vectors.
-        context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
         blend: Share of the memory's answer; with 0 this is PromptFL.
         sharpness: Factor of the cosines in the attention; 0 attends to all examples alike.
         recall: What the memory holds of an example: its image feature, or its label.
@@ -91,15 +88,12 @@ class PFedPrompt(PromptMethod):
             if self.config.recall == "features":
                 recalled = functional.normalize(attention @ remembered, dim=-1) @ text.T
             else:
-                recalled = attention @ self._votes(view.personal[LABELS], classes)
+                # Each remembered example votes for the class that has its label's name.
+                own = np.array(self.classes)[view.personal[LABELS]]
+                votes = (own[:, None] == np.array(classes)[None]).astype(np.float32)
+                recalled = attention @ as_tensor(votes, backbone)
             logits = backbone.logit_scale * torch.lerp(image @ text.T, recalled, blend)
         return logits.cpu().numpy().astype(np.float32)
-
-    def _votes(self, labels: NDArray[np.int64], classes: Sequence[str]) -> Tensor:
-        """Return a row of each remembered example, (n, C), 1 where a class has its label's name."""
-        own, asked = np.array(self.classes)[labels], np.array(classes)
-        named = (own[:, None] == asked[None]).astype(np.float32)
-        return as_tensor(named, self.encoder.backbone)
 
 
 def attend(image: Tensor, remembered: Tensor, sharpness: float) -> Tensor:

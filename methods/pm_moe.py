@@ -23,22 +23,22 @@ Where the paper is silent or its published code departs from it:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import ModuleType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
-from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
+from methods import fedbabu
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import OverMethod
 from methods.interface.method import OptionsOf
+from methods.interface.registry import OURS, options_of
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective, ModularMethod, columns_of
 from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
@@ -116,7 +116,17 @@ class PMMoE(OverMethod):
         own = len(view.experts) if view.own is None else view.own
         ready = replace(view, personal={**personal, OWN: np.array(own, np.int64)})
         mixture = self._mixture(ready)
-        return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
+        start = mixture.gate.start(rng)
+        losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
+        trained = trainer.fit(
+            BatchObjective(losses),
+            {**self.base.whole_model_of(ready), **start},
+            {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
+            groups=(m.ParameterGroup(tuple(start), self.config.gate_rate),),
+            rng=rng,
+            steps=self.config.gate_rounds * trainer.steps_for(data.num_examples),
+        )
+        return {**ready.personal, **{name: trained[name] for name in start}}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)) of the mixture; of the base without a gate."""
@@ -173,27 +183,6 @@ class PMMoE(OverMethod):
         gate = {name: value for name, value in view.personal.items() if name.startswith(GATE)}
         return {**self.base.whole_model_of(view), **gate}
 
-    def _train_gate(
-        self,
-        mixture: Mixture,
-        view: m.ClientView,
-        data: m.Examples,
-        trainer: m.Trainer,
-        *,
-        rng: m.Rng,
-    ) -> m.Arrays:
-        start = mixture.gate.start(rng)
-        losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
-        trained = trainer.fit(
-            BatchObjective(losses),
-            {**self.base.whole_model_of(view), **start},
-            {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
-            groups=(m.ParameterGroup(tuple(start), self.config.gate_rate),),
-            rng=rng,
-            steps=self.config.gate_rounds * trainer.steps_for(data.num_examples),
-        )
-        return {name: trained[name] for name in start}
-
 
 def has_gate(view: m.ClientView) -> bool:
     """Return whether a client has a gate for its experts."""
@@ -217,24 +206,11 @@ def build(config: Config, task: m.Task) -> m.Method:
             f"method.top_k: {config.top_k} is more experts than the pool has, which holds one of "
             f"each client; valid: 1 to {task.population}, or null for all"
         )
-    module, options = _MODULES[config.base], config.base_options
-    chosen = module.Config(**options) if isinstance(options, Mapping) else options
+    chosen = options_of(config.base, config.base_options)
     if isinstance(chosen, fedbabu.Config) and chosen.fine_tune == "body":
         raise MethodError(
             "method.base_options.fine_tune: 'body' leaves all clients the same head, so that there "
             "is nothing to mix; valid with method.name = pm_moe: head, all"
         )
-    return PMMoE(module.build(chosen, task), config, task.population)
-
-
-_MODULES: Mapping[str, ModuleType] = {
-    "fedper": fedper,
-    "lg_fedavg": lg_fedavg,
-    "fedrep": fedrep,
-    "fedrod": fedrod,
-    "fedgh": fedgh,
-    "fedbabu": fedbabu,
-    "gpfl": gpfl,
-    "fedcp": fedcp,
-    "dbe": dbe,
-}
+    base = OURS.build(config.base, chosen, task)
+    return PMMoE(cast("ModularMethod", base), config, task.population)

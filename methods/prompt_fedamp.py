@@ -44,10 +44,9 @@ from methods.prompts.prompt import (
     PromptConfig,
     PromptMethod,
     as_tensor,
-    build_encoder,
     half_norm,
     half_square,
-    train_prompt_near,
+    pull_near,
 )
 
 MESSAGE = "message/"
@@ -72,14 +71,18 @@ class Config(PromptConfig):
     start: Literal["message", "own"] = "message"
 
 
-@dataclass(frozen=True)
 class PromptFedAMP(PromptMethod):
     """Attentive message passing between prompts."""
 
     config: Config
-    alpha: float
     has_personal_state = True
     visibility = m.Visibility.PER_CLIENT
+
+    @property
+    def alpha(self) -> float:
+        """alpha_k."""
+        given = self.config.alpha
+        return self.config.sigma / self.task.population if given is None else given
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -96,16 +99,11 @@ class PromptFedAMP(PromptMethod):
         """Train near the message; the result is the client's own prompt."""
         message = view.broadcast[CONTEXT]
         own = view.personal.get(CONTEXT, message)
-        context = train_prompt_near(
-            self,
-            data,
-            trainer,
-            rng,
-            start=own if self.config.start == "own" else message,
-            anchor=as_tensor(message, self.encoder.backbone),
-            weight=self.config.proximal_weight,
-            distance=half_square if self.config.proximal == "squared" else half_norm,
-        )
+        start = own if self.config.start == "own" else message
+        anchor, weight = as_tensor(message, self.encoder.backbone), self.config.proximal_weight
+        distance = half_square if self.config.proximal == "squared" else half_norm
+        pull = pull_near(anchor, weight, distance)
+        context = self.train_prompt(start, data, trainer, rng, penalty=pull)
         return m.LocalResult({CONTEXT: context - message}, None, {CONTEXT: context})
 
     def server_update(
@@ -124,12 +122,6 @@ class PromptFedAMP(PromptMethod):
         ).astype(np.float32)
         named = {f"{MESSAGE}{key}": messages[i] for i, key in enumerate(updates)}
         return {**state, **named}
-
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the own prompt, at first under the message."""
-        return self.prompt_logits(
-            view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
-        )
 
 
 def attentive_messages(
@@ -150,12 +142,12 @@ def attentive_messages(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse an `alpha` with which messages are no convex combinations."""
-    encoder = build_encoder(config, task)
-    alpha = config.sigma / task.population if config.alpha is None else config.alpha
+    method = PromptFedAMP.built(config, task)
+    alpha = method.alpha
     if alpha * (task.population - 1) > config.sigma:
         raise MethodError(
             f"method.alpha: {alpha} is too large for messages to be convex combinations; valid "
             f"with task.clients = {task.population}: 0 to "
             f"{config.sigma / (task.population - 1):g}, method.sigma / (task.clients - 1)"
         )
-    return PromptFedAMP(encoder, config, task.classes, alpha)
+    return method

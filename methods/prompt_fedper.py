@@ -23,13 +23,7 @@ from annotated_types import Ge, Le
 
 from methods.errors import MethodError
 from methods.interface import method as m
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptMethod,
-    PromptObjective,
-    build_encoder,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective
 
 PERSONAL = "personal_context"
 
@@ -107,10 +101,10 @@ class PromptFedPer(PromptMethod):
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method; refuse more shared context vectors than there are."""
-    encoder = build_encoder(config, task)
+    method = PromptFedPer.built(config, task)
     if config.base_tokens > config.context_tokens:
         raise MethodError(
             f"method.shared_tokens: {config.shared_tokens} is more than method.context_tokens = "
             f"{config.context_tokens}; valid: 1 to {config.context_tokens}"
         )
-    return PromptFedPer(encoder, config, task.classes)
+    return method

@@ -18,13 +18,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from methods.interface import method as m
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptMethod,
-    as_tensor,
-    train_prompt_near,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, pull_near
 
 
 @dataclass(frozen=True)
@@ -53,15 +47,8 @@ class PromptFedProx(PromptMethod):
     ) -> m.LocalResult:
         """Train the broadcast prompt, pulled back to it, and upload its change."""
         start = view.broadcast[CONTEXT]
-        context = train_prompt_near(
-            self,
-            data,
-            trainer,
-            rng,
-            start=start,
-            anchor=as_tensor(start, self.encoder.backbone),
-            weight=self.config.mu,
-        )
+        pull = pull_near(as_tensor(start, self.encoder.backbone), self.config.mu)
+        context = self.train_prompt(start, data, trainer, rng, penalty=pull)
         return m.LocalResult({CONTEXT: context - start}, None, view.personal)
 
 

@@ -11,19 +11,13 @@ The federated papers report it as PromptFL+FT without its length or learning rat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
 from methods.interface import method as m
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptMethod,
-    PromptObjective,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective
 
 
 @dataclass(frozen=True)
@@ -56,12 +50,6 @@ class PromptFLFineTuned(PromptMethod):
             groups=(m.ParameterGroup((CONTEXT,), self.config.finetune_learning_rate),),
             rng=rng,
             steps=self.config.finetune_steps,
-        )
-
-    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the own prompt, at first under the global one."""
-        return self.prompt_logits(
-            view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
         )
 
 

@@ -113,9 +113,11 @@ class Scaffold(FedAvg):
             for name, tensor in trained.items():
                 tensor.add_(correction[name])
 
-        names = tuple(self.shared_layers)
-        trained = self.train(view, data, trainer, rng, names=names, after_step=after_step)
-        return self.result_of(view, trained, self.controls_after(view, trained, data, trainer))
+        trained = self.train(view, data, trainer, rng, after_step=after_step)
+        controls = self.controls_after(view, trained, data, trainer)
+        kept = {CONTROL + name: value.astype(np.float32) for name, value in controls.items()}
+        moved = {name: value - view.personal[name] for name, value in kept.items()}
+        return m.LocalResult({**self.result(view, trained).update, **moved}, None, kept)
 
     def lead(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
         """c_i - c by layer."""
@@ -142,12 +144,6 @@ class Scaffold(FedAvg):
             slopes = torch.autograd.grad(share, tuple(parameters.values()))
             sums = {n: sums[n] + slope for n, slope in zip(parameters, slopes, strict=True)}
         return {name: total.cpu().numpy() for name, total in sums.items()}
-
-    def result_of(self, view: m.ClientView, trained: m.Arrays, controls: m.Arrays) -> m.LocalResult:
-        """Return the change of the network and of the control variate, which the client keeps."""
-        kept = {CONTROL + name: value.astype(np.float32) for name, value in controls.items()}
-        moved = {name: value - view.personal[name] for name, value in kept.items()}
-        return m.LocalResult({**self.result(view, trained).update, **moved}, None, kept)
 
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng

@@ -179,9 +179,11 @@ class StableFDG(FedAvg):
     @property
     def shared_layers(self) -> Layers:
         """The whole network, with the highlighter."""
-        width, last = self.attention_width, self._last_width
+        width, network = self.attention_width, self.staged
         if width is None:
             return super().shared_layers
+        # A tower's last map is projected to the width of its features.
+        last = network.width if isinstance(network, ClipTower) else network.map_sizes[-1][0]
         return {
             **super().shared_layers,
             **linear_layers(QUERY, last, width),
@@ -194,12 +196,6 @@ class StableFDG(FedAvg):
         """Width of queries and keys, None where nothing is highlighted."""
         _, places = self.staged.map_sizes[-1]
         return self.config.attention_width if places > 1 else None
-
-    @property
-    def _last_width(self) -> int:
-        # A tower's last map is projected to the width of its features.
-        network = self.staged
-        return network.width if isinstance(network, ClipTower) else network.map_sizes[-1][0]
 
     @property
     def style_width(self) -> int:
@@ -224,14 +220,8 @@ class StableFDG(FedAvg):
         """Train with another client's style; return the styles under the broadcast as entry."""
         entry = self.styles_of(view.broadcast, data)
         draws, other = Draws(rng), view.experts[0] if view.experts else None
-        trained = trainer.fit(
-            BatchObjective(partial(self.styled_losses, draws, other)),
-            self.model_of(view),
-            data.arrays,
-            groups=(m.ParameterGroup(tuple(self.shared_layers)),),
-            rng=rng,
-            after_step=draws.advance,
-        )
+        loss, step = BatchObjective(partial(self.styled_losses, draws, other)), draws.advance
+        trained = self.train(view, data, trainer, rng, objective=loss, after_step=step)
         return replace(self.result(view, trained), pool_entry=entry)
 
     def styles_of(self, broadcast: m.Arrays, data: m.Examples) -> m.Arrays:

@@ -200,16 +200,9 @@ class Swad(CentralisedMethod):
         held = held_out(
             data.arrays["labels"], self.config.validation_share, int(view.personal[SPLIT])
         )
-        network = self.model_of(view)
+        rest = m.Examples({name: array[~held] for name, array in data.arrays.items()})
         mean = _StepMean({})
-        trained = trainer.fit(
-            self.objective(view),
-            network,
-            {name: array[~held] for name, array in data.arrays.items()},
-            groups=(m.ParameterGroup(tuple(network)),),
-            rng=rng,
-            after_step=mean.add,
-        )
+        trained = self.train(view, rest, trainer, rng, after_step=mean.add)
         rows = held if held.any() else ~held
         loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
         segment = mean.values(trained)
@@ -229,19 +222,19 @@ class Swad(CentralisedMethod):
             return {name: personal[name] for name in names}
         counts = count_segments(losses, self.config)
         extra = [a - b for a, b in zip(counts.final, counts.settled, strict=True)]
-        return {
-            name: _mean(
-                *_added(personal[f"{SUM}{name}"], int(personal[COUNT]), self._due(extra, recent))
-            )
-            for name in names
-            for recent in (personal[f"{RECENT}{name}"],)
-        }
+        found = {}
+        for name in names:
+            due = self._due(extra, personal[f"{RECENT}{name}"])
+            total, count = _added(personal[f"{SUM}{name}"], int(personal[COUNT]), due)
+            found[name] = np.asarray(total / max(count, 1), np.float32)
+        return found
 
     def _remembered(self, personal: m.Arrays, segment: m.Arrays, loss: float) -> dict[str, Any]:
         """Return the past with one segment more."""
-        losses = [*personal[LOSSES].tolist(), loss]
+        earlier = personal[LOSSES].tolist()
+        losses = [*earlier, loss]
         now = count_segments(losses, self.config)
-        before = (*self._settled(losses[:-1]), 0)
+        before = (*(count_segments(earlier, self.config).settled if earlier else ()), 0)
         more = [a - b for a, b in zip(now.settled, before, strict=True)]
         begins = now.first is not None and len(losses) == now.first + self.config.optimum_patience
         found: dict[str, Any] = {LOSSES: np.array(losses), SPLIT: personal[SPLIT]}
@@ -254,9 +247,6 @@ class Swad(CentralisedMethod):
             found[f"{SUM}{name}"], count = _added(total, int(personal[COUNT]), due)
             found[f"{RECENT}{name}"], found[COUNT] = recent, np.array(count, np.int64)
         return found
-
-    def _settled(self, losses: Sequence[float]) -> tuple[int, ...]:
-        return count_segments(losses, self.config).settled if losses else ()
 
     def _due(self, counts: Sequence[int], recent: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
         """Return the kept segments that are to be added, each with its count."""
@@ -280,10 +270,6 @@ def _added(
         total = number * segment.astype(np.float64) + (total if count else 0.0)
         count += number
     return total, count
-
-
-def _mean(total: NDArray[np.float64], count: int) -> NDArray[np.float32]:
-    return np.asarray(total / max(count, 1), np.float32)
 
 
 def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:

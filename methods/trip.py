@@ -40,6 +40,7 @@ from torch.nn import functional
 from methods.interface import method as m
 from methods.interface.method import CountsUpTo, CountsWith
 from methods.networks.layers import Parameters
+from methods.networks.method import BatchObjective
 from methods.networks.routing import (
     KEY_INITS,
     LearnedRouter,
@@ -122,35 +123,6 @@ class Config(PromptConfig):
         Le(100000),
         CountsUpTo("rounds", "the last prompts count for less than they should"),
     ] = 0
-
-
-@dataclass(frozen=True)
-class TripObjective:
-    """Eq. 12 with a prompt of its own for each image, so without a data-free part."""
-
-    encoder: PromptEncoder
-    classes: tuple[str, ...]
-    router: Router
-    beta: float
-    teacher: Tensor | None
-    """Zero-shot text features (C, d), None without divergence."""
-    encoder_parameters: frozenset[str] = frozenset()
-
-    def encode(self, parameters: Parameters) -> Parameters:
-        """Return nothing: the encoder has no part."""
-        return {}
-
-    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Eq. 12 of each example, and the router's balance, shape (B,)."""
-        shares = self.router.shares(parameters, batch, training=True)
-        distinct, which = _distinct(shares)
-        prompts = mixed(distinct, parameters[EXPERTS])
-        logits = prompt_logits(self.encoder, self.classes, prompts, (batch["features"], which))
-        losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
-        if self.teacher is not None:
-            target = self.encoder.backbone.logit_scale * batch["features"] @ self.teacher.T
-            losses = losses + self.beta * divergence(target, logits)
-        return losses + self.router.balance(parameters, batch)
 
 
 @dataclass(frozen=True)
@@ -244,10 +216,22 @@ class Trip(PromptMethod):
             shares = self.router.shares(parameters, tensors, training=False)
         return shares.cpu().numpy().astype(np.float32)
 
-    def training_objective(self) -> TripObjective:
-        """Return the loss, with the zero-shot text features, which are computed once."""
+    def training_objective(self) -> m.Objective:
+        """Return Eq. 12 and the router's balance; each image has a prompt of its own."""
+        # The zero-shot text features (C, d) are computed once.
         teacher = self.captions.features(self.classes) if self.config.beta > 0 else None
-        return TripObjective(self.encoder, self.classes, self.router, self.config.beta, teacher)
+
+        def losses(parameters: Parameters, batch: Parameters) -> Tensor:
+            distinct, which = _distinct(self.router.shares(parameters, batch, training=True))
+            prompts = mixed(distinct, parameters[EXPERTS])
+            logits = prompt_logits(self.encoder, self.classes, prompts, (batch["features"], which))
+            found = functional.cross_entropy(logits, batch["labels"], reduction="none")
+            if teacher is not None:
+                target = self.encoder.backbone.logit_scale * batch["features"] @ teacher.T
+                found = found + self.config.beta * divergence(target, logits)
+            return found + self.router.balance(parameters, batch)
+
+        return BatchObjective(losses)
 
     def _round_weight(self, number: int) -> float:
         """Return Beta(0.2, 0.2)'s density at a round's middle, up to a factor; zero after R."""
@@ -269,10 +253,7 @@ def mixed(shares: Tensor, experts: Tensor) -> Tensor:
 def prompt_logits(
     encoder: PromptEncoder, classes: tuple[str, ...], prompts: Tensor, images: tuple[Tensor, Tensor]
 ) -> Tensor:
-    """Return CLIP's logits (B, C) of images under prompts (U, l, w), all encoded in one pass.
-
-    `images` are features (B, d) and each image's prompt (B,).
-    """
+    """Return logits (B, C) of features (B, d), each under its own of the prompts (U, l, w)."""
     features, which = images
     text = encoder.text_features_each(prompts, classes)
     scaled = encoder.backbone.logit_scale * features
@@ -288,7 +269,7 @@ def build(config: Config, task: m.Task) -> m.Method:
     captions = Captions(encoder.backbone, config.template)
     if config.beta > 0:
         captions.require_room(task.classes)
-    return Trip(encoder, config, task.classes, router, captions, needs=router.needs)
+    return Trip(encoder, config, task, router, captions, needs=router.needs)
 
 
 def _router(config: Config, task: m.Task) -> Router:

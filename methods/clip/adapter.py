@@ -190,10 +190,7 @@ class Backbone:
         return np.concatenate(parts) if parts else empty
 
     def project_tokens(self, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return local features of tokens (n, T, token width): one for each patch, in text space.
-
-        They have length one, float32 (n, M, embed_dim).
-        """
+        """Return features of length one (n, M, embed_dim), one a patch, of tokens (n, T, width)."""
         with torch.inference_mode():
             states = torch.tensor(tokens, device=self.device)
             local = functional.normalize(self.image_tower.project(states), dim=-1)
@@ -277,8 +274,8 @@ class Backbone:
             end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
                 at least P.
         """
-        self._require_length(len(prefix) + suffixes.shape[1])
-        return self._text.encode_prefixed(prefix, suffixes, end_of_text)
+        following = self.follow(len(prefix), suffixes, end_of_text)
+        return self.encode_behind(prefix.unsqueeze(0), following)[0]
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all parts of the texts that do not depend on the prefix of P = `before` positions.

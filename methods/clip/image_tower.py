@@ -27,10 +27,7 @@ from methods.errors import BackboneError
 def fit(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], preprocess: PreprocessCfg
 ) -> NDArray[np.uint8]:
-    """Return images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3).
-
-    They are resized and cropped as open_clip does.
-    """
+    """Return images (H, W, 3) of any sizes, fitted as open_clip does, uint8 (n, S, S, 3)."""
     side = side_of(preprocess.size)
     if isinstance(images, np.ndarray) and images.shape[1:3] == (side, side):
         return images
@@ -63,10 +60,7 @@ def square_preprocessing(side: int) -> PreprocessCfg:
 
 
 def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
-    """Return images (n, H, W, 3) as normalised pixels, float32 (n, 3, S, S), on the CPU.
-
-    Images of other sizes than the model's own are resized as open_clip does for this model.
-    """
+    """Return images (n, H, W, 3), fitted and normalised, float32 (n, 3, S, S), on the CPU."""
     images = fit(images, preprocess)
     mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
     # A copy: images may be a read-only view of a file, which torch warns about.

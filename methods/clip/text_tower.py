@@ -245,13 +245,8 @@ class TextTower:
 
     def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
         """Encode whole texts (n, L, token_dim), without positions, to features (n, embed_dim)."""
-        empty = embeddings.new_zeros((0, embeddings.shape[2]))
-        return self.encode_prefixed(empty, embeddings, end_of_text)
-
-    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode texts whose first positions are shared; see `Backbone.encode_prefixed`."""
-        following = self.follow(len(prefix), suffixes, end_of_text)
-        return self.encode_behind(prefix.unsqueeze(0), following)[0]
+        empty = embeddings.new_zeros((1, 0, embeddings.shape[2]))
+        return self.encode_behind(empty, self.follow(0, embeddings, end_of_text))[0]
 
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all that does not depend on the prefix of `before` positions, for many passes."""
@@ -259,7 +254,8 @@ class TextTower:
         places = Places.of(before, end_of_text - before, suffixes.shape[1])
         x = (suffixes + self.positional_embedding[before:length]).flatten(0, 1).unsqueeze(0)
         # Before the first attention, the texts are the same behind every prefix.
-        opened = packed(self.blocks[0], x) if self._is_plain else None
+        is_plain = all(isinstance(block, ResidualAttentionBlock) for block in self.blocks)
+        opened = packed(self.blocks[0], x) if is_plain else None
         return Following(suffixes, end_of_text, places, x, opened)
 
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
@@ -274,10 +270,6 @@ class TextTower:
             x = step(block, x, rows, following.places)
             rows = packed(upper, x)
         return self._finish(last_step(self.blocks[-1], x, rows, following.places))
-
-    @property
-    def _is_plain(self) -> bool:
-        return all(isinstance(block, ResidualAttentionBlock) for block in self.blocks)
 
     def _encode_whole(self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
         sizes = (len(prefixes), len(suffixes), -1, -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,151 +121,12 @@ class MethodDefaults:
 
 @dataclass(frozen=True)
 class OverMethod:
-    """Another method, except for the members that a subclass overrides."""
+    """Another method, except for the members that a subclass defines."""
 
     base: m.Method
 
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """The base's."""
-        return self.base.needs
-
-    @property
-    def pixel_size(self) -> int | None:
-        """The base's."""
-        return self.base.pixel_size
-
-    @property
-    def visibility(self) -> m.Visibility:
-        """The base's."""
-        return self.base.visibility
-
-    @property
-    def units(self) -> frozenset[m.Unit]:
-        """The base's."""
-        return self.base.units
-
-    @property
-    def couples_examples(self) -> bool:
-        """The base's."""
-        return self.base.couples_examples
-
-    @property
-    def has_personal_state(self) -> bool:
-        """The base's."""
-        return self.base.has_personal_state
-
-    @property
-    def decouples(self) -> bool:
-        """The base's."""
-        return self.base.decouples
-
-    @property
-    def plain_sgd(self) -> bool:
-        """The base's."""
-        return self.base.plain_sgd
-
-    @property
-    def learns(self) -> bool:
-        """The base's."""
-        return self.base.learns
-
-    @property
-    def learns_one_class(self) -> bool:
-        """The base's."""
-        return self.base.learns_one_class
-
-    @property
-    def centralised(self) -> bool:
-        """The base's."""
-        return self.base.centralised
-
-    @property
-    def anchored(self) -> bool:
-        """The base's."""
-        return self.base.anchored
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """The base's."""
-        return self.base.averaged
-
-    @property
-    def closed_classes(self) -> bool:
-        """The base's."""
-        return self.base.closed_classes
-
-    @property
-    def has_public_jacobian(self) -> bool:
-        """The base's."""
-        return self.base.has_public_jacobian
-
-    def public_jacobian(self, broadcast: m.Arrays) -> NDArray[np.float64] | None:
-        """Return the base's."""
-        return self.base.public_jacobian(broadcast)
-
-    def public_gradients(
-        self, broadcast: m.Arrays, public: m.Examples
-    ) -> NDArray[np.float64] | None:
-        """Return the base's."""
-        return self.base.public_gradients(broadcast, public)
-
-    def prepare(self, arrays: m.Arrays) -> m.Arrays:
-        """Return what the base keeps."""
-        return self.base.prepare(arrays)
-
-    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
-        """Return what the base shares."""
-        return self.base.shared_spec()
-
-    def pool_policy(self) -> m.PoolPolicy | None:
-        """Return the base's pool."""
-        return self.base.pool_policy()
-
-    def init_server(self, rng: m.Rng) -> m.Arrays:
-        """Return the base's state."""
-        return self.base.init_server(rng)
-
-    def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
-        """Return the base's personal state."""
-        return self.base.init_client(shared_rng, client_rng)
-
-    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
-        """Return what the base sends."""
-        return self.base.broadcast(state, client)
-
-    def client_update(
-        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
-    ) -> m.LocalResult:
-        """Return the base's training."""
-        return self.base.client_update(view, data, trainer, rng)
-
-    def server_update(
-        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
-    ) -> m.Arrays:
-        """Return the base's next state."""
-        return self.base.server_update(state, aggregate, pool, rng)
-
-    def contribute(
-        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
-    ) -> m.LocalResult:
-        """Return what the base puts into a pool."""
-        return self.base.contribute(view, data, trainer, rng)
-
-    def personalise(
-        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
-    ) -> m.Arrays:
-        """Return the base's personal state."""
-        return self.base.personalise(view, data, trainer, rng)
-
-    def predict(
-        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32]:
-        """Return the base's logits."""
-        return self.base.predict(view, batch, classes)
-
-    def expert_weights(
-        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
-    ) -> NDArray[np.float32] | None:
-        """Return the base's weights."""
-        return self.base.expert_weights(view, batch, classes)
+    def __getattr__(self, name: str) -> Any:
+        # Python asks this only for a name that the class itself does not have.
+        if name not in vars(m.Method):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self.base, name)

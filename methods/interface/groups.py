@@ -89,7 +89,7 @@ class InGroups(OverMethod):
     classes: tuple[str, ...]
     split: bool = False
     has_personal_state = True
-    averaged = frozenset()
+    averaged = frozenset[str]()
     has_public_jacobian = False
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:

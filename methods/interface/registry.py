@@ -61,8 +61,8 @@ class Origin:
 class OwnModule:
     """A module of the package whose modules are methods.
 
-    All three kinds of sources have a name, say in words `where` the method is, `load` its module,
-    and know its `origin` and where its `preset` would be (None for this package's own).
+    All three kinds of sources have a name, say in words `where` the method is, and `load` its
+    module. Sources outside this package know its `origin` and where its `preset` would be.
     """
 
     name: str
@@ -76,12 +76,6 @@ class OwnModule:
     def load(self) -> ModuleType:
         """Import the module. An error in it is a mistake of ours, so it is raised as it is."""
         return importlib.import_module(f"{self.package}.{self.name}")
-
-    def origin(self) -> None:
-        """Return nothing: the package's version identifies the code."""
-
-    def preset(self) -> None:
-        """Return nothing: the preset is a packaged configuration."""
 
 
 @dataclass(frozen=True)
@@ -322,11 +316,13 @@ class Registry:
 
     def origin(self, name: str) -> Origin | None:
         """Return which code a method from outside is; None for a method of this package."""
-        return self._source(name).origin()
+        source = self._source(name)
+        return None if isinstance(source, OwnModule) else source.origin()
 
     def preset(self, name: str) -> Path | None:
         """Return where the preset of a method from outside would be; None for any other name."""
-        return self._sources[name].preset() if name in self._sources else None
+        source = self._sources.get(name)
+        return None if source is None or isinstance(source, OwnModule) else source.preset()
 
     # Read once, so that the records of a file tell of the running code.
     @cached_property
@@ -373,3 +369,12 @@ class Registry:
                 "valid: build(config, task)"
             )
         return module
+
+
+OURS: Final = Registry(installed=False)
+"""The methods of this package, for a method that is built around another."""
+
+
+def options_of(name: str, options: object) -> Any:
+    """Return the `Config` of a method of this package: as given, or from options by name."""
+    return OURS.config_type(name)(**options) if isinstance(options, Mapping) else options

@@ -69,9 +69,10 @@ class ServerSGD:
     def step(self, change: NDArray[Any], slots: Slots) -> tuple[NDArray[Any], Slots]:
         """Return eta m_t, and m_t."""
         if not self.momentum:
-            return _as(self.learning_rate * change.astype(np.float64), change), {}
+            return (self.learning_rate * change.astype(np.float64)).astype(change.dtype), {}
         moved = self.momentum * slots["momentum"].astype(np.float64) + change
-        return _as(self.learning_rate * moved, change), {"momentum": moved.astype(np.float32)}
+        step = (self.learning_rate * moved).astype(change.dtype)
+        return step, {"momentum": moved.astype(np.float32)}
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class _Adaptive:
         square = self.squares(slots["square"].astype(np.float64), delta**2)
         step = self.learning_rate * mean / (np.sqrt(square) + self.tau)
         kept = {"mean": mean.astype(np.float32), "square": square.astype(np.float32)}
-        return _as(step, change), kept
+        return step.astype(change.dtype), kept
 
     def squares(self, before: Squares, now: Squares) -> Squares:
         """Return v_t of v_{t-1} and Delta_t^2."""
@@ -179,10 +180,6 @@ SERVER_OPTIMIZERS: Final[Mapping[str, type[Any]]] = {
     "yogi": ServerYogi,
 }
 """By name."""
-
-
-def _as(step: NDArray[np.float64], change: NDArray[Any]) -> NDArray[Any]:
-    return step.astype(change.dtype)
 
 
 @dataclass(frozen=True)

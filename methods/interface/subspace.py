@@ -69,10 +69,7 @@ def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float
 
 
 def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uint32]:
-    """Return the digest (8,) of a frozen model's fingerprint (None without a model) and classes.
-
-    Classes are in label order.
-    """
+    """Return the digest (8,) of a model's fingerprint (None without a model) and its classes."""
     text = json.dumps([fingerprint, list(classes)])
     return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
 
@@ -185,19 +182,11 @@ class InCoordinates:
     spec: Spec
     fits: list[NDArray[Any]] = field(default_factory=list, init=False)
 
-    @property
-    def learning_rate(self) -> float:
-        """The trainer's."""
-        return self.trainer.learning_rate
-
-    @property
-    def charged_steps(self) -> int | None:
-        """The trainer's."""
-        return self.trainer.charged_steps
-
-    def steps_for(self, num_examples: int) -> int:
-        """Return the trainer's."""
-        return self.trainer.steps_for(num_examples)
+    def __getattr__(self, name: str) -> Any:
+        # Python asks this only for what is not defined here: the trainer's other members.
+        if name not in vars(m.Trainer):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self.trainer, name)
 
     def only_fit(self) -> NDArray[Any]:
         """Return what the one fit of noised steps made; under `dp_sgd` nothing else may leave."""
@@ -275,7 +264,7 @@ class InSubspace(OverMethod):
     rank: int
     origin: NDArray[np.uint32] = field(repr=False, compare=False)
     public: m.Examples | None = field(default=None, repr=False, compare=False)
-    averaged = frozenset()
+    averaged = frozenset[str]()
     _found: dict[bytes, NDArray[np.float64]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

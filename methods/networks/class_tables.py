@@ -25,7 +25,7 @@ from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters
-from methods.networks.method import BatchObjective, SplitMethod, rows_of
+from methods.networks.method import SplitMethod, rows_of
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 """What clients send: means of features, and flags."""
@@ -82,23 +82,13 @@ class TableMethod(SplitMethod):
         """Return the rows (B, W) whose means a table holds."""
         return self.features(parameters, batch)
 
-    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return the loss of each example, (B,); the parameters hold the broadcast table."""
-        raise NotImplementedError
-
     def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> m.Arrays:
         """Return what a client keeps of its own table (C, W) and flags (C,)."""
         return {}
 
-    def objective(self, view: m.ClientView) -> m.Objective:
-        """Return the method's loss."""
-        return BatchObjective(self.losses)
-
     def shared_spec(self) -> dict[str, m.TensorSpec]:
         """Return rows (C, W) over `scale`, zero for a class without examples, and flags (C,)."""
-        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
-        classes = len(self.classes)
-        return {self.sent: spec((classes, self.row_width)), PRESENCE: spec((classes,))}
+        return table_spec(self.sent, len(self.classes), self.row_width)
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a table in which no class is known."""
@@ -131,6 +121,12 @@ class TableMethod(SplitMethod):
         return {**state, TABLE: table, KNOWN: known}
 
 
+def table_spec(sent: str, classes: int, width: int) -> dict[str, m.TensorSpec]:
+    """Return the rows that a client sends (C, W), and flags (C,)."""
+    spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
+    return {sent: spec((classes, width)), PRESENCE: spec((classes,))}
+
+
 def table_of(broadcast: m.Arrays) -> dict[str, NDArray[Any]]:
     """Return the table of a broadcast and the classes that it knows."""
     return {TABLE: broadcast[TABLE], KNOWN: broadcast[KNOWN]}
@@ -139,10 +135,7 @@ def table_of(broadcast: m.Arrays) -> dict[str, NDArray[Any]]:
 def class_means(
     rows: NDArray[np.float32], labels: NDArray[Any], classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the mean (C, W) of each class's rows (n, W), and flags (C,), 1 for a class with rows.
-
-    A class without examples has a mean of zero. Labels are (n,).
-    """
+    """Return the mean (C, W) of each class's rows (n, W), zero without rows, and flags (C,)."""
     members = (labels[None, :] == np.arange(classes)[:, None]).astype(np.float64)
     counts = members.sum(axis=1)
     means = members @ rows.astype(np.float64) / np.maximum(counts, 1.0)[:, None]

@@ -444,10 +444,7 @@ class Cnn(_FreshHead):
     def through(
         self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
     ) -> tuple[Tensor, Tensor]:
-        """Return features (B, D) and the last map (B, W, h, w), after changes of maps.
-
-        `changes` has changes of a convolution's map, by the convolution's number from 1.
-        """
+        """Return features (B, D) and the last map (B, W, h, w), after changes of numbered maps."""
         hidden = inputs
         for layer, name in enumerate(("conv1", "conv2"), start=1):
             weight, bias = (parameters[f"extractor.{name}.{part}"] for part in ("weight", "bias"))
@@ -508,10 +505,7 @@ class FastText(_FreshHead):
         return functional.log_softmax(features, dim=-1) if self.published else features
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return mean embedding (B, D) of each text's words; zero for a text without words.
-
-        `published` takes the mean over all places of the padded text; places without a word are 0.
-        """
+        """Return mean embedding (B, D) of each text's words; zero for a text without words."""
         known = (inputs > 0).to(torch.float32).unsqueeze(-1)
         rows = functional.embedding(inputs, parameters["extractor.embedding"])
         count = float(inputs.shape[-1]) if self.published else known.sum(-2).clamp(min=1.0)

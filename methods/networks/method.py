@@ -57,7 +57,7 @@ class SplitMethod(MethodDefaults):
 
     Unless a method says otherwise, a client trains both parts together by cross-entropy, the server
     averages changes of the shared part by number of examples, and the personal part starts alike on
-    all clients, as copies of one network do. Torch computes on `device` outside of training.
+    all clients, as copies of one network do. Torch computes on the task's device.
     """
 
     weighting: ClassVar[m.Weighting] = m.Weighting.EXAMPLES
@@ -67,7 +67,7 @@ class SplitMethod(MethodDefaults):
     classes: tuple[str, ...]
     needs: frozenset[m.Need] = field(default=frozenset({"pixels"}), kw_only=True)
     pixel_size: int | None = field(default=None, kw_only=True)
-    device: str = field(default="cpu", kw_only=True)
+    task: m.Task = field(default=m.Task((), (), 1), kw_only=True)
     has_personal_state = False
     closed_classes = True
 
@@ -108,9 +108,13 @@ class SplitMethod(MethodDefaults):
         logits = self.logits(parameters, batch)
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return the loss of each example in local training, (B,)."""
+        return self.cross_entropies(parameters, batch)
+
     def objective(self, view: m.ClientView) -> m.Objective:
         """Return the loss of local training, for a client's view."""
-        return BatchObjective(self.cross_entropies)
+        return BatchObjective(self.losses)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the shared part."""
@@ -128,10 +132,7 @@ class SplitMethod(MethodDefaults):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train both parts together."""
-        trained = self.train(
-            view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
-        )
-        return self.result(view, trained)
+        return self.result(view, self.train(view, data, trainer, rng))
 
     def train(
         self,
@@ -140,22 +141,26 @@ class SplitMethod(MethodDefaults):
         trainer: m.Trainer,
         rng: m.Rng,
         *,
-        names: Sequence[str],
+        names: Sequence[str] | None = None,
+        further: Sequence[m.ParameterGroup] = (),
+        objective: m.Objective | None = None,
         start: m.Arrays | None = None,
         steps: int | None = None,
         penalty: m.Penalty | None = None,
         after_step: Callable[[Parameters], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Train the named arrays by the method's objective; hold the others.
+        """Train the named arrays, and further groups by their own rates; hold the others.
 
-        `start` is None for the broadcast and the personal part. The other arguments are those of
-        `Trainer.fit`. Returns all arrays after training.
+        `names` is None for both parts, `objective` for the method's own, and `start` for the
+        broadcast and the personal part. The other arguments are those of `Trainer.fit`. Returns
+        all arrays after training.
         """
+        named = (*self.shared_layers, *self.personal_layers) if names is None else tuple(names)
         return trainer.fit(
-            self.objective(view),
+            self.objective(view) if objective is None else objective,
             self.model_of(view) if start is None else start,
             data.arrays,
-            groups=(m.ParameterGroup(tuple(names)),),
+            groups=(m.ParameterGroup(named), *further),
             rng=rng,
             steps=steps,
             penalty=penalty,
@@ -199,20 +204,14 @@ class SplitMethod(MethodDefaults):
 
     def tensors(self, arrays: m.Arrays) -> dict[str, Tensor]:
         """Return arrays on the method's device, copied."""
-        return {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
+        return {n: torch.from_numpy(np.array(a)).to(self.task.device) for n, a in arrays.items()}
 
     @classmethod
     def built(cls, config: NetworkConfig, task: m.Task) -> Self:
         """Return the method for a task; refuse a network that needs a CLIP model without one."""
         extractor = build_extractor(config, task)
-        return cls(
-            config,
-            extractor,
-            task.classes,
-            needs=extractor.needs,
-            pixel_size=extractor.pixel_size,
-            device=task.device,
-        )
+        needs, side = extractor.needs, extractor.pixel_size
+        return cls(config, extractor, task.classes, needs=needs, pixel_size=side, task=task)
 
 
 def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
@@ -292,10 +291,7 @@ class ModularMethod(SplitMethod):
 
 
 def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """Yield the examples in order, at most `rows` at a time; without examples, one empty block.
-
-    Arrays are (n, ...), row i of each being example i.
-    """
+    """Yield the examples in order, at most `rows` at a time; without examples, one empty block."""
     count = len(next(iter(arrays.values())))
     for first in range(0, max(count, 1), rows):
         yield {name: array[first : first + rows] for name, array in arrays.items()}
@@ -303,11 +299,6 @@ def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
 
 ROWS = 256
 """Examples that torch computes at once; changes memory only."""
-
-
-def features_of(method: SplitMethod, model: m.Arrays, data: m.Examples) -> NDArray[np.float32]:
-    """Return features (n, D) of all examples, as `rows_of` does."""
-    return rows_of(method, method.features, model, data)
 
 
 def rows_of(
@@ -358,10 +349,7 @@ def descend(
     losses: Iterable[ServerLoss],
     optimizer: Callable[[list[Tensor]], Optimizer],
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the parameters after one optimiser step for each loss, in order.
-
-    A generator of losses may draw each loss anew. The optimiser's state ends with the call.
-    """
+    """Return the parameters after one step of a fresh optimiser for each loss, in order."""
     leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     steps = optimizer(list(leaves.values()))
     for loss in losses:

@@ -26,7 +26,7 @@ each; `renormalise` scales them up.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -99,10 +99,10 @@ class Gate:
 
     def start(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Return fresh parameters."""
-        draw, arrays = _STARTS[self.config.initialisation], {}
+        kind, arrays = self.config.initialisation, {}
         for name, layer in self.layers.items():
             if name.endswith(".weight"):
-                arrays[name] = draw(rng, layer.shape).astype(np.float32)
+                arrays[name] = _drawn(kind, rng, layer.shape).astype(np.float32)
             elif name.endswith(".slope"):
                 arrays[name] = np.full(layer.shape, PRELU_START, np.float32)
             else:
@@ -110,12 +110,14 @@ class Gate:
         return arrays
 
     def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
-        """Return scores (B, E) of rows (B, G), before the softmax.
-
-        In training `drop` leaves out some of a hidden layer's outputs.
-        """
+        """Return scores (B, E) of rows (B, G), before the softmax; `drop` is for training."""
         for number in range(1, self.config.gate_layers):
-            rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
+            rows, name = linear(parameters, f"{GATE}{number}", rows), self._activation(number)
+            if name == "prelu":
+                rows = functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
+            else:
+                # All other names are torch's.
+                rows = getattr(functional, name)(rows)
             rows = rows if drop is None else drop(rows)
         return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
 
@@ -135,67 +137,31 @@ class Gate:
     def _activation(self, number: int) -> str:
         return "relu" if self.config.first_relu and number == 1 else self.config.activation
 
-    def _activate(self, rows: Tensor, parameters: Parameters, number: int) -> Tensor:
-        name = self._activation(number)
-        if name == "prelu":
-            return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
-        return _ACTIVATIONS[name](rows)
 
-
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "relu": functional.relu,
-    "leaky_relu": functional.leaky_relu,
-    "elu": functional.elu,
-    "selu": functional.selu,
-    "silu": functional.silu,
-    "mish": functional.mish,
-}
-
-
-def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return uniform in +-1/sqrt(inputs), as torch's linear layers."""
-    return linear_start(rng, shape, shape[1])
-
-
-def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return normal of variance 1/inputs, which keeps the size of a linear layer's rows."""
-    return rng.normal(0.0, 1.0 / math.sqrt(shape[1]), shape)
-
-
-def _xavier(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return Glorot and Bengio 2010, Eq. 16: uniform in +-sqrt(6/(inputs + outputs))."""
-    bound = math.sqrt(6.0 / sum(shape))
-    return rng.uniform(-bound, bound, shape)
-
-
-def _kaiming(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return He et al. 2015, Eq. 10: normal of variance 2/inputs."""
-    return rng.normal(0.0, math.sqrt(2.0 / shape[1]), shape)
-
-
-def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return Saxe et al. 2014: orthonormal rows or columns (the fewer), drawn uniformly."""
-    tall = rng.standard_normal((max(shape), min(shape)))
-    columns, upper = np.linalg.qr(tall)
-    # Without the signs of the diagonal the draw would depend on how QR chooses them.
+def _drawn(kind: str, rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
+    """Return weights (outputs, inputs) as one of the paper's initialisations draws them."""
+    outputs, inputs = shape
+    if kind == "uniform":
+        return linear_start(rng, shape, inputs)
+    if kind == "normal":
+        # Variance 1/inputs keeps the size of a linear layer's rows.
+        return rng.normal(0.0, 1.0 / math.sqrt(inputs), shape)
+    if kind == "xavier":
+        # Glorot and Bengio 2010, Eq. 16.
+        bound = math.sqrt(6.0 / (outputs + inputs))
+        return rng.uniform(-bound, bound, shape)
+    if kind == "kaiming":
+        # He et al. 2015, Eq. 10.
+        return rng.normal(0.0, math.sqrt(2.0 / inputs), shape)
+    if kind == "spectral":
+        # Divided by the largest singular value (Miyato et al. 2018, Eq. 8).
+        drawn = rng.standard_normal(shape)
+        return np.asarray(drawn / np.linalg.norm(drawn, 2))
+    # Saxe et al. 2014: orthonormal rows or columns (the fewer), drawn uniformly. Without the signs
+    # of the diagonal the draw would depend on how QR chooses them.
+    columns, upper = np.linalg.qr(rng.standard_normal((max(shape), min(shape))))
     columns = columns * np.where(np.diag(upper) < 0, -1.0, 1.0)
-    return columns if shape[0] >= shape[1] else columns.T
-
-
-def _spectral(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Return a normal draw divided by its largest singular value (Miyato et al. 2018, Eq. 8)."""
-    drawn = rng.standard_normal(shape)
-    return np.asarray(drawn / np.linalg.norm(drawn, 2))
-
-
-_STARTS: Mapping[str, Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.floating]]] = {
-    "uniform": _uniform,
-    "normal": _normal,
-    "xavier": _xavier,
-    "kaiming": _kaiming,
-    "orthogonal": _orthogonal,
-    "spectral": _spectral,
-}
+    return columns if outputs >= inputs else columns.T
 
 
 ROUNDING = 1e-9

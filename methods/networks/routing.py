@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -179,7 +179,11 @@ def blocks(count: int, tokens: int) -> Iterator[slice]:
 
 def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
     """Assign tokens, then move centroids and multipliers."""
-    distances = _distances(active.products, active.weights)
+    # Squared distances of centroids to tokens, (n, M, T).
+    cross = active.weights @ active.products
+    squares = np.diagonal(active.products, axis1=1, axis2=2)[:, None, :]
+    lengths = (cross * active.weights).sum(axis=-1, keepdims=True)
+    distances = np.asarray(np.maximum(squares - 2 * cross + lengths, 0), np.float32)
     costs = distances if rules.variant == "paper" else np.sqrt(distances)
     cheapest, least = _cheapest(costs + active.multipliers[:, :, None])
     clusters = len(capacities)
@@ -201,14 +205,6 @@ def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
         _seat_empty(active, distances, sizes, apart=rules.variant == "paper")
 
 
-def _distances(products: Floats, weights: Floats) -> Floats:
-    """Return squared distances of centroids to tokens, (n, M, T)."""
-    cross = weights @ products
-    squares = np.diagonal(products, axis1=1, axis2=2)[:, None, :]
-    lengths = (cross * weights).sum(axis=-1, keepdims=True)
-    return np.asarray(np.maximum(squares - 2 * cross + lengths, 0), np.float32)
-
-
 def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
     """Return cheapest cluster of each token, the first of equal ones, and its cost, (n, T) each."""
     least = costs[:, 0].copy()
@@ -224,21 +220,19 @@ def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: In
     over = np.flatnonzero((demand > capacities).any(axis=1))
     labels = cheapest.copy()
     if len(over):
-        keys = np.sort(_keys(cheapest[over], costs[over]), axis=1)
+        bits = np.ascontiguousarray(costs[over]).view(np.int32)
+        # A float's bits sort as integers do once those of negative numbers are reversed.
+        ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) + 2**31
+        # One integer for each token, which sorts by cluster, then cost, then position.
+        places = np.arange(costs.shape[1])
+        keys = (cheapest[over] << (32 + INDEX_BITS)) | (ordered << INDEX_BITS) | places
+        keys.sort(axis=1)
         order, wanted = keys & (2**INDEX_BITS - 1), keys >> (32 + INDEX_BITS)
         starts = demand[over].cumsum(axis=1) - demand[over]
         ranks = np.arange(order.shape[1]) - np.take_along_axis(starts, wanted, axis=1)
         kept = np.where(ranks < capacities[wanted], wanted, DISCARDED)
         labels[over[:, None], order] = kept
     return labels
-
-
-def _keys(cheapest: Ints, costs: Floats) -> Ints:
-    """Return one integer for each token that sorts by cluster, then cost, then position."""
-    bits = np.ascontiguousarray(costs).view(np.int32)
-    # A float's bits sort as integers do once those of negative numbers are reversed.
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) + 2**31
-    return (cheapest << (32 + INDEX_BITS)) | (ordered << INDEX_BITS) | np.arange(costs.shape[1])
 
 
 def _seat_empty(active: _Active, distances: Floats, sizes: Ints, *, apart: bool) -> None:
@@ -269,6 +263,8 @@ class _WithoutLayer:
     `init`, the parameters and their start; `shares` of the experts (B, M), rows of sum one; and
     `balance`, a loss (B,) for loading experts unevenly.
     """
+
+    needs: ClassVar[frozenset[m.Need]] = frozenset({"features", "tokens"})
 
     def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return no parameters."""
@@ -301,11 +297,6 @@ class StaticRouter(_WithoutLayer):
     inference: Rules
     seating: Literal["random", "farthest"]
     seed: int
-
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """Image features and tokens."""
-        return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and both kinds of shares in place of tokens; refuse fewer than experts."""
@@ -406,11 +397,6 @@ class RandomRouter(_WithoutLayer):
     experts: int
     seed: int
 
-    @property
-    def needs(self) -> frozenset[m.Need]:
-        """Image features and tokens."""
-        return frozenset({"features", "tokens"})
-
     def prepare(self, arrays: m.Arrays) -> m.Arrays:
         """Keep features, and shares in place of tokens."""
         tokens = arrays["tokens"]
@@ -419,26 +405,19 @@ class RandomRouter(_WithoutLayer):
         axis, angles = rng.normal(size=(width,)), rng.uniform(size=(count,))
         shares = np.empty((len(tokens), self.experts), np.float32)
         for rows in blocks(*tokens.shape[:2]):
-            routes = self._routes(tokens[rows].astype(np.float64), axis, angles)
-            chosen = routes[:, :, None] == np.arange(self.experts)
-            shares[rows] = chosen.mean(axis=1)
+            block = tokens[rows].astype(np.float64)
+            # Sums along the last axis, not a matrix product: the same for any number of images.
+            lengths = np.sqrt((block * block).sum(axis=-1))
+            along = (block * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+            place = (TURNS * along + angles) % 1.0
+            # A remainder of something just below zero can round up to one.
+            routes = np.minimum((place * self.experts).astype(np.int64), self.experts - 1)
+            shares[rows] = (routes[:, :, None] == np.arange(self.experts)).mean(axis=1)
         return {"features": arrays["features"], ROUTING: shares}
 
     def shares(self, parameters: Parameters, batch: Parameters, *, training: bool) -> Tensor:
         """Return what `prepare` found."""
         return batch[ROUTING]
-
-    def _routes(
-        self, tokens: NDArray[np.float64], axis: NDArray[np.float64], angles: NDArray[np.float64]
-    ) -> NDArray[np.int64]:
-        """Return the expert of each token, (n, T)."""
-        # Sums along the last axis, not a matrix product: the same for any number of images.
-        lengths = np.sqrt((tokens * tokens).sum(axis=-1))
-        along = (tokens * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-        place = (TURNS * along + angles) % 1.0
-        # A remainder of something just below zero can round up to one.
-        routes = np.minimum((place * self.experts).astype(np.int64), self.experts - 1)
-        return np.asarray(routes, np.int64)
 
 
 Router = StaticRouter | LearnedRouter | RandomRouter
@@ -470,16 +449,12 @@ def assigned_shares(
     clusters: Clusters, tokens: NDArray[np.float32], keys: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Return each expert's share (n, M) of the kept tokens (n, T, w), matched with keys (M, w)."""
-    costs = 1 - _cosines(clusters.weights @ tokens, keys)
+    centroids, tiny = clusters.weights @ tokens, np.finfo(np.float32).tiny
+    lengths = np.linalg.norm(centroids, axis=-1, keepdims=True) * np.linalg.norm(keys, axis=-1)
+    costs = 1 - np.asarray((centroids @ keys.T) / np.maximum(lengths, tiny), np.float32)
     shares = np.empty(clusters.sizes.shape, np.float32)
     for image, cost in enumerate(costs):
         found, key = linear_sum_assignment(cost)
         shares[image, key] = clusters.sizes[image, found]
     kept = clusters.sizes.sum(axis=1, keepdims=True)
     return np.asarray(shares / kept, np.float32)
-
-
-def _cosines(centroids: NDArray[np.float32], keys: NDArray[np.float32]) -> NDArray[np.float32]:
-    tiny = np.finfo(np.float32).tiny
-    lengths = np.linalg.norm(centroids, axis=-1, keepdims=True) * np.linalg.norm(keys, axis=-1)
-    return np.asarray((centroids @ keys.T) / np.maximum(lengths, tiny), np.float32)

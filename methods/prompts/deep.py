@@ -45,6 +45,10 @@ from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone, TokenisedText
 
+PATCHES = "patches"
+IMAGES_AT_ONCE = 128
+"""Images that torch encodes in one pass of a prediction; changes memory only."""
+
 
 class DeepTextEncoder:
     """Text features behind prompts that are renewed in the first layers."""
@@ -141,10 +145,7 @@ class DeepImageEncoder:
         return len(self.visual.transformer.resblocks)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Return the input of the first layer, (n, 1 + P, width): class token and patches.
-
-        Pixels are (n, 3, H, W), from `Backbone.to_pixels`.
-        """
+        """Return class token and patches (n, 1 + P, width) of pixels (n, 3, H, W)."""
         embedded: Tensor = self.visual._embeds(pixels)
         return embedded
 
@@ -170,6 +171,16 @@ class DeepImageEncoder:
             else:
                 state = _first_rows(block, state, state.shape[1])
         return self.tower.pool(state)
+
+
+def patches_of(
+    backbone: Backbone, image: DeepImageEncoder, pixels: NDArray[np.uint8]
+) -> dict[str, NDArray[np.float32]]:
+    """Return class token and patches of images as they enter the image tower's first layer."""
+    # A copy, since torch takes no read-only memory and images may be mapped from a file.
+    with torch.no_grad():
+        embedded = image.embed(backbone.to_pixels(np.array(pixels)))
+    return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
 
 
 def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:

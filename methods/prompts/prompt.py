@@ -92,10 +92,7 @@ class PromptEncoder:
         return self.text_features_each(context.unsqueeze(0), classes)[0]
 
     def text_features_each(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
-        """Return L2-normalised text features (U, C, d) behind each of U contexts (U, l, w).
-
-        One pass for all; differentiable in the contexts.
-        """
+        """Return L2-normalised text features (U, C, d) behind contexts (U, l, w), in one pass."""
         # Start token and context are alike in all classes, which makes the backbone faster.
         start, following = self._placeholders(tuple(classes))
         prefixes = torch.cat((start.expand(len(contexts), -1, -1), contexts), dim=1)
@@ -220,12 +217,17 @@ class PromptMethod(AveragedMethod):
 
     encoder: PromptEncoder
     config: PromptConfig
-    classes: tuple[str, ...]
+    task: m.Task
 
     @classmethod
     def built(cls, config: PromptConfig, task: m.Task) -> Self:
         """Return the method for a task; refuse a prompt that does not fit into its backbone."""
-        return cls(build_encoder(config, task), config, task.classes)
+        return cls(build_encoder(config, task), config, task)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names in label order."""
+        return self.task.classes
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context, averaged over clients."""
@@ -259,7 +261,9 @@ class PromptMethod(AveragedMethod):
         return PromptObjective(self.encoder, self.classes)
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
-        """Return CLIP's logits (n, C) under the broadcast prompt."""
+        """Return CLIP's logits (n, C) under the client's own prompt, else the broadcast one."""
+        if CONTEXT in view.personal:
+            return self.prompt_logits(view.personal[CONTEXT], batch, classes)
         return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
@@ -360,28 +364,15 @@ def half_norm(difference: Tensor) -> Tensor:
     return 0.5 * norm
 
 
-def train_prompt_near(
-    method: PromptMethod,
-    data: m.Examples,
-    trainer: m.Trainer,
-    rng: m.Rng,
-    *,
-    start: NDArray[Any],
-    anchor: Tensor,
-    weight: float,
-    distance: Callable[[Tensor], Tensor] = half_square,
-) -> NDArray[Any]:
-    """Return a context trained by cross-entropy plus `weight * distance(context - anchor)`.
-
-    Contexts are (l, token width). With weight 0 the term is left out, so training is PromptFL's bit
-    for bit. `distance` is half a distance of the difference, a scalar.
-    """
+def pull_near(
+    anchor: Tensor, weight: float, distance: Callable[[Tensor], Tensor] = half_square
+) -> m.Penalty | None:
+    """Return the term `weight * distance(context - anchor)`; None where the weight is zero."""
 
     def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
         return weight * distance(parameters[CONTEXT] - anchor)
 
-    penalty = pull if weight else None
-    return method.train_prompt(start, data, trainer, rng, penalty=penalty)
+    return pull if weight else None
 
 
 class Captions:

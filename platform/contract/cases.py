@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from methods import BrokenMethod, Registry
+from methods.interface.registry import OURS
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
 
@@ -29,13 +30,9 @@ SMALL: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One method with one set of options.
+    """One method, by the name that its registry knows, with options as a configuration gives them.
 
-    Attributes:
-        name: Name of the test case.
-        method: The method's name.
-        registry: The registry that finds the method.
-        options: The options, as a configuration gives them.
+    `name` is the name of the test case.
     """
 
     name: str
@@ -55,11 +52,7 @@ class Case:
         }
 
     def config(self) -> Any:
-        """Return the validated options.
-
-        Raises:
-            ConfigError: If the options are not valid.
-        """
+        """Return the validated options; `ConfigError` if they are not valid."""
         return validate_options(self.registry, MethodConfig(name=self.method, **self.options))
 
 
@@ -77,40 +70,24 @@ def pool_of(case: Case) -> str:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The methods that the suite tests.
-
-    Attributes:
-        registry: The registry that finds the methods.
-        names: The methods' names, sorted.
-    """
+    """The methods that the suite tests: sorted names, and the registry that knows them."""
 
     registry: Registry
     names: tuple[str, ...]
 
 
-OWN: Final = Registry(installed=False)
-
-
 def own_methods() -> Chosen:
     """Return all methods of this package."""
-    return Chosen(OWN, OWN.available())
+    return Chosen(OURS, OURS.available())
 
 
 def methods_in(folder: Path) -> Chosen:
-    """Return the methods of a folder.
-
-    Raises:
-        BrokenMethod: If the folder has no method, or two methods have the same name.
-    """
+    """Return a folder's methods; `BrokenMethod` if it has none, or two have the same name."""
     return _beside_ours(Registry(folder=folder, installed=False))
 
 
 def installed_methods() -> Chosen:
-    """Return the methods that installed packages offer.
-
-    Raises:
-        BrokenMethod: If no package offers a method, or two methods have the same name.
-    """
+    """Return the methods of installed packages; `BrokenMethod` if there is none, as in a folder."""
     chosen = _beside_ours(Registry())
     if not chosen.names:
         raise BrokenMethod(
@@ -121,26 +98,18 @@ def installed_methods() -> Chosen:
 
 
 def _beside_ours(registry: Registry) -> Chosen:
-    ours = set(OWN.available())
+    ours = set(OURS.available())
     return Chosen(registry, tuple(name for name in registry.available() if name not in ours))
 
 
 @cache
 def shipped_cases(chosen: Chosen) -> tuple[Case, ...]:
-    """Return one case per preset, unchanged.
-
-    Raises:
-        BrokenMethod: If a method has no preset, or its preset is not valid.
-    """
+    """Return one case per preset, unchanged."""
     return tuple(shipped_case(chosen.registry, name) for name in chosen.names)
 
 
 def shipped_case(registry: Registry, name: str) -> Case:
-    """Return the case of one method with its preset's options.
-
-    Raises:
-        BrokenMethod: If the method has no preset, or its preset is not valid.
-    """
+    """Return a method with its preset's options; `BrokenMethod` without a valid preset."""
     path = registry.preset(name) or PRESETS / f"{name}.yaml"
     try:
         tree = yaml.safe_load(path.read_text("utf-8"))
@@ -156,22 +125,14 @@ def shipped_case(registry: Registry, name: str) -> Case:
 
 @cache
 def all_cases(chosen: Chosen) -> tuple[Case, ...]:
-    """Return one case per preset and one per variant, with even smaller networks.
-
-    Raises:
-        BrokenMethod: If a method has no preset, or the suite cannot use it.
-    """
+    """Return one case per preset and one per variant, with even smaller networks."""
     shipped = shipped_cases(chosen)
-    cases: list[tuple[str, Case, dict[str, Any]]] = [(case.name, case, {}) for case in shipped]
-    cases += [
-        (f"{case.name}-{'-'.join(map(str, changed.values()))}", case, dict(changed))
-        for case in shipped
-        for changed in case.registry.variants(case.method)
-    ]
-    return tuple(
-        Case(name, case.method, case.registry, shrunk(case.options | changed))
-        for name, case, changed in cases
-    )
+    cases = [replace(case, options=shrunk(case.options)) for case in shipped]
+    for case in shipped:
+        for changed in case.registry.variants(case.method):
+            name = f"{case.name}-{'-'.join(map(str, changed.values()))}"
+            cases.append(replace(case, name=name, options=shrunk(case.options | dict(changed))))
+    return tuple(cases)
 
 
 def shrunk(options: dict[str, Any]) -> dict[str, Any]:
@@ -216,10 +177,7 @@ BY_FAMILY: Final = frozenset(
 
 
 def draw(demands: Sequence[frozenset[Pair]]) -> list[bool]:
-    """Return which rows to take so that they meet all demands together.
-
-    The choice is greedy and deterministic: rows that meet the most unmet demands come first.
-    """
+    """Return which rows to take, greedily, so that they meet all demands together."""
     taken, met = [False] * len(demands), set[Pair]()
     for gain in range(max(map(len, demands), default=0), 0, -1):
         for index, demand in enumerate(demands):

@@ -49,11 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def chosen(config: pytest.Config) -> Chosen:
-    """Return the chosen folder's methods; else our own in our repository, elsewhere the installed.
-
-    Raises:
-        BrokenMethod: If there is no method, or two methods have the same name.
-    """
+    """Return a chosen folder's methods; else our own in our repository, or installed ones."""
     folder = chosen_folder(config)
     if folder is not None:
         return methods_in(folder)
@@ -62,11 +58,7 @@ def chosen(config: pytest.Config) -> Chosen:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the cases as slow that are not drawn.
-
-    Raises:
-        UsageError: If the suite can test no method.
-    """
+    """Mark the cases as slow that are not drawn; `UsageError` if the suite can test no method."""
     refused = config.stash.get(REFUSED, None)
     if refused is not None:
         # Raised here, the error ends the run in one sentence; a collector would show a traceback.
@@ -82,15 +74,11 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         rule = rule_of(item.function)
+        case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+        name = case.name if isinstance(case, Case) else ""
         report.sections.insert(0, ("the rule that is broken", rule))
-        report.user_properties.append((RULE, (rule, case_name(item))))
+        report.user_properties.append((RULE, (rule, name)))
     return report
-
-
-def case_name(item: pytest.Function) -> str:
-    """Return the name of a test's case, or an empty name if the test has no case."""
-    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-    return case.name if isinstance(case, Case) else ""
 
 
 @pytest.fixture(scope="session")

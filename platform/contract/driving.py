@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from methods import (
     Aggregate,
@@ -22,6 +23,7 @@ from methods import (
     LocalResult,
     Method,
     PoolPolicy,
+    Trainer,
     Visibility,
     Weighting,
 )
@@ -39,7 +41,7 @@ from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import Attempt
-from platform.wire.layout import build_layout
+from platform.wire.layout import build_layout, flatten, unflatten
 from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
@@ -218,28 +220,6 @@ def clients_of(
     return clients
 
 
-def make_plan(
-    method: Method,
-    cohort: Sequence[ClientId],
-    setting: Setting,
-    *,
-    round_number: int = 1,
-    attempt: int = 1,
-    committed: Mapping[ClientId, Attempt] | None = None,
-) -> RoundPlan:
-    """Return the plan of a round of this cohort."""
-    return a_plan(
-        RUN,
-        (round_number, attempt),
-        sorted(cohort),
-        make_protection(method, setting),
-        minimum=setting.minimum,
-        committed=committed,
-        terms=SumTerms(setting.threshold) if setting.masked else None,
-        generations=setting.generations,
-    )
-
-
 def play(
     method: Method,
     data: Mapping[ClientId, Examples],
@@ -255,8 +235,16 @@ def play(
     if transport is None:
         transport = transport_to(clients, setting)
     start = method.init_server(np.random.default_rng(7)) if state is None else state
-    runner, plan = RoundRunner(transport), make_plan(method, tuple(clients), setting)
-    return runner.run(
+    plan = a_plan(
+        RUN,
+        (1, 1),
+        sorted(clients),
+        make_protection(method, setting),
+        minimum=setting.minimum,
+        terms=SumTerms(setting.threshold) if setting.masked else None,
+        generations=setting.generations,
+    )
+    return RoundRunner(transport).run(
         plan,
         lambda client: method.broadcast(start, client),
         lambda asked: [tuple(experts)] * len(asked),
@@ -285,23 +273,36 @@ def start(method: Method) -> tuple[Arrays, Arrays]:
     return frozen(method.broadcast(state, "one")), frozen(method.init_client(rng(1), rng(2)))
 
 
-def train(
-    method: Method, *, experts: int | None = None, clipping: float | None = None, data: int = 0
-) -> LocalResult:
-    """Return a client's result of its first round.
+def first_view(
+    method: Method, experts: int | None = None, personal: Arrays | None = None
+) -> ClientView:
+    """Return what a client has in its first round, or then with another personal state.
 
-    Args:
-        method: The method.
-        experts: How many experts the client gets; None for the number that the method asks for.
-        clipping: Clipping norm of each example's gradient; None for no clipping.
-        data: Seed of the client's examples.
+    `experts` is their number, None for the number that the method asks for.
     """
-    broadcast, personal = start(method)
+    broadcast, first = start(method)
+    own = first if personal is None else frozen(dict(personal))
+    return ClientView(broadcast, draw_experts(method, experts), own)
+
+
+def train(
+    method: Method,
+    *,
+    experts: int | None = None,
+    data: int | Examples = 0,
+    personal: Arrays | None = None,
+    trainer: Trainer | None = None,
+    seed: int = 3,
+) -> LocalResult:
+    """Return a client's result of its first round; see `first_view`.
+
+    `data` are the client's examples, or the seed that draws them.
+    """
     return method.client_update(
-        ClientView(broadcast, draw_experts(method, experts), personal),
-        draw_examples(method, data),
-        local_trainer(clipping=clipping),
-        rng(),
+        first_view(method, experts, personal),
+        draw_examples(method, data) if isinstance(data, int) else data,
+        local_trainer() if trainer is None else trainer,
+        rng(seed),
     )
 
 
@@ -324,6 +325,26 @@ def server_update(method: Method, state: Arrays, results: Mapping[str, LocalResu
     shown = individual if method.visibility is Visibility.PER_CLIENT else None
     aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
     return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
+    """Return, for each coordinate, the number that the rules give to its weighting."""
+    spec = method.shared_spec()
+    return flatten({n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}, spec)
+
+
+def aggregate_of(method: Method, outcome: RoundOutcome) -> Aggregate:
+    """Return the aggregate of a round that the server update gets."""
+    spec, individual = method.shared_spec(), None
+    if outcome.individual is not None:
+        individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
+    return Aggregate(
+        unflatten(outcome.summed.vector, spec),
+        outcome.summed.total_weight,
+        len(outcome.survivors),
+        POPULATION,
+        individual,
+    )
 
 
 def same_arrays(one: Arrays, other: Arrays) -> bool:

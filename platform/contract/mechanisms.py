@@ -6,18 +6,16 @@ mechanism whose configuration and application differ.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
+from methods import Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, a_plan, clients_of
-from platform.contract.examples import POPULATION
+from platform.contract.driving import RUN, Setting, a_plan, clients_of, transport_to
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
@@ -25,9 +23,8 @@ from platform.protection.building import protect_run
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.layout import unflatten
 from platform.wire.messages import MaskGraph, SumTerms
-from platform.wire.transport import ClientId, InProcessTransport
+from platform.wire.transport import ClientId
 from privacy import SeededNoise
 
 NAMES = ("client-0", "client-1", "client-2")
@@ -38,11 +35,8 @@ NORM, MULTIPLIER, THRESHOLD = 0.05, 1e-3, 2
 class Asked:
     """One way to configure privacy.
 
-    Attributes:
-        name: Name of the test case.
-        privacy: The section `privacy`, without the keys that all cases share.
-        masks: Whether secure aggregation is on.
-        decoupled: Whether the method is built for decoupled training.
+    `privacy` is that section, without the keys that all cases share. `masks` says whether secure
+    aggregation is on.
     """
 
     name: str
@@ -116,25 +110,14 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
 
 
 def build(case: Case, config: RunConfig, task: Task) -> Method:
-    """Return the method, if it fits the configuration.
-
-    Raises:
-        ConfigError: If the method does not fit.
-    """
+    """Return the method; `ConfigError` if it does not fit the configuration."""
     decoupled = config.privacy.personal == "decoupled"
-    return build_method(case.registry, config, dataclasses.replace(task, decoupled=decoupled))
+    return build_method(case.registry, config, replace(task, decoupled=decoupled))
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A federation that can run rounds.
-
-    Attributes:
-        config: Its configuration.
-        method: Its method.
-        protection: The protection that the configuration asks for.
-        clients: The clients, by name.
-    """
+    """A federation that can run rounds, with the protection that its configuration asks for."""
 
     config: RunConfig
     method: Method
@@ -142,43 +125,30 @@ class Stage:
     clients: Mapping[ClientId, Client]
 
     def play(
-        self, experts: tuple[Arrays, ...] = (), lost: Collection[ClientId] = ()
+        self,
+        experts: tuple[Arrays, ...] = (),
+        lost: Collection[ClientId] = (),
+        plan: RoundPlan | None = None,
     ) -> RoundOutcome:
-        """Run the first round, from the first state."""
-        return self._run(self.plan(), experts, lost)
+        """Run a round from the first state; the first round, unless there is a plan."""
+        transport, state = transport_to(self.clients, Setting(lost=lost)), self.state()
+        runner = RoundRunner(transport, lambda number, attempt: central_noise())
+        return runner.run(
+            self.plan() if plan is None else plan,
+            lambda client: self.method.broadcast(state, client),
+            lambda asked: [experts] * len(asked),
+        )
 
     def collect(self) -> RoundOutcome:
         """Run the collection, as if no rounds came before it."""
         number = self.protection.collects_at
         if number is None:
             raise ValueError("the method has no pool that is made once")
-        return self._run(
-            dataclasses.replace(
-                self.plan(),
-                round_number=number,
-                secure=None,
-                protection=self.protection.in_round(number),
-                collects=True,
-            )
+        protection = self.protection.in_round(number)
+        plan = replace(
+            self.plan(), round_number=number, secure=None, protection=protection, collects=True
         )
-
-    def _run(
-        self,
-        plan: RoundPlan,
-        experts: tuple[Arrays, ...] = (),
-        lost: Collection[ClientId] = (),
-    ) -> RoundOutcome:
-        handlers = {name: client.handle for name, client in self.clients.items()}
-        transport = InProcessTransport(
-            handlers=handlers, losses=lambda number, attempt, cohort: frozenset(lost)
-        )
-        runner = RoundRunner(transport, lambda number, attempt: central_noise())
-        state = self.state()
-        return runner.run(
-            plan,
-            lambda client: self.method.broadcast(state, client),
-            lambda asked: [experts] * len(asked),
-        )
+        return self.play(plan=plan)
 
     def plan(self) -> RoundPlan:
         """Return the plan of the first round."""
@@ -198,20 +168,6 @@ class Stage:
     def state(self) -> Arrays:
         """Return the first state of the server."""
         return self.method.init_server(np.random.default_rng(7))
-
-    def aggregate(self, outcome: RoundOutcome) -> Aggregate:
-        """Return the aggregate that the server update gets."""
-        spec = self.method.shared_spec()
-        individual = None
-        if outcome.individual is not None:
-            individual = {n: unflatten(v, spec) for n, v in outcome.individual.items()}
-        return Aggregate(
-            unflatten(outcome.summed.vector, spec),
-            outcome.summed.total_weight,
-            len(outcome.survivors),
-            POPULATION,
-            individual,
-        )
 
 
 def central_noise() -> SeededNoise:

@@ -17,8 +17,15 @@ from numpy.typing import NDArray
 from methods import Method, Task, Weighting
 from methods.interface.method import Need
 from methods.interface.subspace import BASIS, InSubspace
+from platform.config import RunConfig
 from platform.contract.cases import Case
-from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
+from platform.contract.driving import (
+    RUN,
+    CheckedMethod,
+    aggregate_of,
+    by_coordinate,
+    pool_of_rounds,
+)
 from platform.contract.examples import draw_examples, handed_out
 from platform.contract.mechanisms import (
     ASKED,
@@ -67,6 +74,13 @@ def asked(request: pytest.FixtureRequest) -> Asked:
     return cast(Asked, request.param)
 
 
+def staged(config: RunConfig, method: Method, stores: Path) -> tuple[Stage, CheckedMethod]:
+    """Return a federation of three clients, and the method, which keeps their results."""
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    checked = CheckedMethod(method)
+    return set_stage(config, checked, data, stores), checked
+
+
 def deviation_of_sum(asked: Asked) -> float:
     """Return the standard deviation of the noise on each coordinate of the sum, by formula."""
     survivors = len(NAMES)
@@ -87,17 +101,14 @@ def clipped(vector: NDArray[Any]) -> NDArray[Any]:
 
 def expected_sum(method: Method, asked: Asked, vectors: list[NDArray[Any]]) -> NDArray[Any]:
     """Return the round's sum without noise and rounding."""
-    spec, n = method.shared_spec(), len(vectors)
+    n = len(vectors)
     total = np.zeros_like(vectors[0])
     for vector, size in zip(vectors, SIZES, strict=True):
         # Weights count examples only without a mechanism: they would reveal the number of examples.
         share = size / sum(SIZES) if asked.mechanism == "none" else 1 / n
         weights = {Weighting.EXAMPLES: share, Weighting.UNIFORM: 1 / n, Weighting.SUM: 1.0}
-        factors = flatten(
-            {t: np.full(s.shape, weights[s.weighting]) for t, s in spec.items()}, spec
-        )
         mine = vector if asked.mechanism in ("none", "dp_sgd") else clipped(vector)
-        total = total + factors * mine
+        total = total + by_coordinate(method, weights) * mine
     return total
 
 
@@ -120,9 +131,7 @@ def test_a_round_is_right_or_refused(
         assert case.method in str(refused.value)
         assert "; valid: " in str(refused.value)
         return
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     assert stage.protection.masked == (asked.masks and bool(method.shared_spec()))
     outcome = stage.play(handed_out(method))
     assert outcome.survivors == NAMES
@@ -141,9 +150,8 @@ def test_a_round_is_right_or_refused(
         )
     _require_entries(stage, outcome, checked)
     _require_rows(stage, asked)
-    after = method.server_update(
-        stage.state(), stage.aggregate(outcome), (), np.random.default_rng(0)
-    )
+    aggregate = aggregate_of(checked, outcome)
+    after = method.server_update(stage.state(), aggregate, (), np.random.default_rng(0))
     assert all(np.isfinite(value).all() for value in after.values())
 
 
@@ -185,9 +193,7 @@ def test_a_pool_that_is_made_once_is_collected(
     if policy is None or not policy.fixed or why_refused(case, method, asked) is not None:
         return
     config = configure(case, asked)
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     outcome = stage.collect()
     assert outcome.survivors == NAMES
     assert outcome.summed.vector.size == 0
@@ -256,17 +262,15 @@ def test_central_noise_is_divided_by_the_planned_size(
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return
     config = configure(case, asked, "privacy.noise_multiplier=2.0")
-    checked = CheckedMethod(build(case, config, task))
-    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
-    stage = set_stage(config, checked, data, stores)
+    stage, checked = staged(config, build(case, config, task), stores)
     outcome = stage.play(handed_out(method), lost=NAMES[:1])
     assert outcome.survivors == NAMES[1:]
     spec = method.shared_spec()
     total = np.sum([clipped(flatten(r.update, spec)) for r in checked.results], axis=0)
     total = total + 2.0 * NORM * central_noise().standard_normal(len(total))
     over = {Weighting.EXAMPLES: 3.0, Weighting.UNIFORM: 3.0, Weighting.SUM: 1.0}
-    divisors = flatten({t: np.full(s.shape, over[s.weighting]) for t, s in spec.items()}, spec)
-    np.testing.assert_allclose(outcome.summed.vector, total / divisors, atol=2 * GRID_STEP)
+    expected = total / by_coordinate(method, over)
+    np.testing.assert_allclose(outcome.summed.vector, expected, atol=2 * GRID_STEP)
 
 
 def test_noise_is_that_of_the_ledger(

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from methods import Aggregate, Examples, Method, Visibility, Weighting
+from methods import Examples, Method, Visibility, Weighting
 from platform.contract.driving import (
     STEP,
     CheckedMethod,
     Setting,
+    aggregate_of,
+    by_coordinate,
     make_clients,
     make_protection,
     play,
     pool_of_rounds,
 )
-from platform.contract.examples import POPULATION, draw_examples, handed_out
+from platform.contract.examples import draw_examples, handed_out
 from platform.errors import RoundAborted, RunStopped
-from platform.wire.layout import flatten, unflatten
+from platform.wire.layout import flatten
 from privacy import NoProtection, UploadNoise, UploadSaturated
 
 NAMES = tuple(f"client-{i}" for i in range(6))
@@ -41,13 +41,6 @@ def masked(method: Method) -> bool:
     """Whether the method shares tensors that a secure sum may carry."""
     shared = bool(method.shared_spec())
     return shared and method.visibility is Visibility.AGGREGATE_ONLY
-
-
-def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
-    """Return, for each coordinate, the number that the rules give to its weighting."""
-    spec = method.shared_spec()
-    arrays = {n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}
-    return flatten(arrays, spec)
 
 
 @pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
@@ -141,22 +134,13 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -
     state, names = method.init_server(np.random.default_rng(7)), NAMES[:3]
     data = {name: examples for name, examples in data_of(method).items() if name in names}
     outcome = play(method, data, stores, Setting(), state=state)
-    spec = method.shared_spec()
-    assert outcome.individual is not None
-    individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
-    assert set(individual) == set(names)
-    aggregate = Aggregate(
-        unflatten(outcome.summed.vector, spec),
-        outcome.summed.total_weight,
-        len(outcome.survivors),
-        POPULATION,
-        individual,
-    )
+    aggregate = aggregate_of(method, outcome)
+    assert set(aggregate.each()) == set(names)
     after = method.server_update(state, aggregate, (), np.random.default_rng(0))
     for name in names:
         broadcast, before = method.broadcast(after, name), method.broadcast(state, name)
         assert set(broadcast) == set(before)
-        assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)
+        assert not method.shared_spec() or any((broadcast[n] != before[n]).any() for n in broadcast)
 
 
 def test_upload_noise_and_masks(method: Method, stores: Path) -> None:

@@ -77,11 +77,7 @@ NAMES = ("client-0", "client-1")
 
 
 def under(case: Case, task: Task, optimizer: object) -> Method:
-    """Return the method as a configuration asks for it.
-
-    Raises:
-        ConfigError: If the method does not take this optimiser.
-    """
+    """Return the method with an optimiser; `ConfigError` if the method does not take it."""
     tree = {
         "name": "contract",
         "task": {"clients": POPULATION},
@@ -92,32 +88,26 @@ def under(case: Case, task: Task, optimizer: object) -> Method:
 
 
 def play(method: Method, rounds: int = 2) -> list[Arrays]:
-    """Return the server states of some rounds with two clients; each state is stored and read."""
-    state = method.init_server(np.random.default_rng(1))
-    personal = {
-        name: method.init_client(np.random.default_rng(1), np.random.default_rng(2))
-        for name in NAMES
-    }
+    """Return the server states of some rounds with two clients; each state is stored and read.
+
+    No client gets anything from the optimiser's memory.
+    """
+    state, trainer = method.init_server(rng(1)), local_trainer(learning_rate=0.1, steps=1)
+    personal = {name: method.init_client(rng(1), rng(2)) for name in NAMES}
     states: list[Arrays] = [dict(state)]
     for _ in range(rounds):
-        state = frozen(decode_arrays(encode_arrays(state)))
-        results = {name: trained(method, state, personal[name], i) for i, name in enumerate(NAMES)}
-        personal = {name: result.personal for name, result in results.items()}
+        state, results = frozen(decode_arrays(encode_arrays(state))), {}
+        for number, name in enumerate(NAMES):
+            sent = method.broadcast(state, name)
+            assert not any(array.startswith(MEMORY) for array in sent)
+            view = ClientView(sent, handed_out(method), personal[name])
+            results[name] = method.client_update(
+                view, draw_examples(method, number), trainer, rng()
+            )
+            personal[name] = results[name].personal
         state = server_update(method, state, results)
         states.append(dict(state))
     return states
-
-
-def trained(method: Method, state: Arrays, personal: Arrays, number: int) -> LocalResult:
-    """Return a client's result; check that it gets nothing from the optimiser's memory."""
-    sent = method.broadcast(state, NAMES[number])
-    assert not any(name.startswith(MEMORY) for name in sent)
-    return method.client_update(
-        ClientView(sent, handed_out(method), personal),
-        draw_examples(method, number),
-        local_trainer(learning_rate=0.1, steps=1),
-        np.random.default_rng(3),
-    )
 
 
 def test_an_averaged_method_takes_an_optimisers_steps(

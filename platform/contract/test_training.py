@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods import Arrays, ClientView, Examples, LocalResult, Method, MethodError, Source, Task
+from methods import ClientView, Examples, LocalResult, Method, MethodError, Source, Task
 from platform.contract.cases import Case
 from platform.contract.driving import (
     IdleTrainer,
+    first_view,
     local_trainer,
     pool_of_rounds,
     rng,
@@ -26,7 +28,6 @@ from platform.contract.examples import (
     CLASSES,
     draw_batch,
     draw_examples,
-    draw_experts,
     frozen,
     handed_out,
 )
@@ -53,15 +54,12 @@ def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method) -> None
     if method.couples_examples:
         return
     # Gradients are means, so a step on {a, b} is the mean of a step on {a} and a step on {b}.
-    broadcast, personal = start(method)
-    data, experts = draw_examples(method, 0, 2), draw_experts(method)
+    _, personal = start(method)
+    data, trainer = draw_examples(method, 0, 2), local_trainer(learning_rate=0.01, steps=1)
     moves = []
     for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
         part = Examples(frozen({n: v[rows] for n, v in data.arrays.items()}))
-        trainer = local_trainer(learning_rate=0.01, steps=1)
-        result = method.client_update(
-            ClientView(broadcast, experts, personal), part, trainer, rng()
-        )
+        result = train(method, data=part, trainer=trainer)
         moved = {n: v - personal[n] for n, v in result.personal.items() if n in personal}
         trained = {n: v for n, v in result.update.items() if is_mean(method, n)}
         moves.append({**moved, **{f"update.{n}": v for n, v in trained.items()}})
@@ -121,12 +119,8 @@ def test_training_moves_something_or_the_method_says_that_it_does_not(
 
 def test_the_update_is_a_difference_to_the_broadcast(method: Method) -> None:
     """A client that does not train sends zeros: an update is a difference, without noise."""
-    broadcast, personal = start(method)
     # With seven examples, no class has the equal share that a server may start from.
-    data, experts = draw_examples(method, 0, 7), draw_experts(method)
-    idle = method.client_update(
-        ClientView(broadcast, experts, personal), data, IdleTrainer(), rng()
-    )
+    idle = train(method, data=draw_examples(method, 0, 7), trainer=IdleTrainer())
     for name, value in idle.update.items():
         # A tensor that does not come from training must be there without training.
         source = method.shared_spec()[name].source
@@ -153,21 +147,16 @@ def test_one_seed_gives_one_result(
     if clipping is not None and method.couples_examples:
         # The platform refuses this before a run: no example has a gradient of its own.
         return
-    first = train(method, clipping=clipping, experts=experts)
-    second = train(method, clipping=clipping, experts=experts)
+    first, second = (
+        train(method, trainer=local_trainer(clipping=clipping), experts=experts) for _ in range(2)
+    )
     assert same_results(first, second)
 
 
 def test_a_second_round_goes_on_from_stored_state(method: Method, result: LocalResult) -> None:
     """A second round gives the same result from stored personal state as from state in memory."""
-    broadcast, _ = start(method)
     one, other = (
-        method.client_update(
-            ClientView(broadcast, draw_experts(method), frozen(personal)),
-            draw_examples(method, 0),
-            local_trainer(),
-            rng(),
-        )
+        train(method, personal=personal)
         for personal in (result.personal, decode_arrays(encode_arrays(result.personal)))
     )
     assert same_results(one, other)
@@ -175,19 +164,16 @@ def test_a_second_round_goes_on_from_stored_state(method: Method, result: LocalR
 
 def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method) -> None:
     """A method does not change its inputs, and what leaves a client shares no memory with them."""
-    broadcast, personal = start(method)
-    data, experts = draw_examples(method, 0), draw_experts(method)
+    view, data = first_view(method), draw_examples(method, 0)
     given = {
-        "the broadcast": broadcast,
-        "the personal state": personal,
+        "the broadcast": view.broadcast,
+        "the personal state": view.personal,
         "the examples": data.arrays,
-        **{f"expert {i}": expert for i, expert in enumerate(experts)},
+        **{f"expert {i}": expert for i, expert in enumerate(view.experts)},
     }
     before = {what: {n: v.copy() for n, v in arrays.items()} for what, arrays in given.items()}
     try:
-        result = method.client_update(
-            ClientView(broadcast, experts, personal), data, local_trainer(), rng()
-        )
+        result = method.client_update(view, data, local_trainer(), rng())
     except ValueError as error:
         if "read-only" in str(error):
             pytest.fail(f"client_update wrote to an array that it was handed: {error}")
@@ -196,7 +182,7 @@ def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method) -> None:
         assert same_arrays(arrays, before[what]), f"client_update changed {what}"
     for value in (*result.update.values(), *(result.pool_entry or {}).values()):
         assert not any(np.shares_memory(value, one) for one in data.arrays.values())
-        assert not any(np.shares_memory(value, one) for one in broadcast.values())
+        assert not any(np.shares_memory(value, one) for one in view.broadcast.values())
 
 
 def test_a_method_keeps_nothing_between_calls(case: Case, task: Task) -> None:
@@ -209,7 +195,7 @@ def test_a_method_keeps_nothing_between_calls(case: Case, task: Task) -> None:
 def test_a_method_draws_no_noise(method: Method) -> None:
     """A method draws no noise: a client that does not train sends the same each time."""
     # Two generators, so that noise from the method's own `rng` argument shows as well.
-    one, other = (idle(method, start(method)[1], seed) for seed in (3, 4))
+    one, other = (train(method, trainer=IdleTrainer(), seed=seed) for seed in (3, 4))
     for what, name, value, again in released(one, other):
         assert np.array_equal(value, again), f"{what} {name!r} has noise in it"
 
@@ -219,19 +205,15 @@ def test_personal_state_does_not_leave_in_what_is_trained(
 ) -> None:
     """Personal state stays: what a client sends without training does not depend on it."""
     # Except for announced sources: personal state may enter a statistic or a gradient.
-    first = start(method)[1]
-    one, other = idle(method, first), idle(method, result.personal)
+    one, other = (
+        train(method, personal=personal, trainer=IdleTrainer())
+        for personal in (None, result.personal)
+    )
     for what, name, value, again in released(one, other):
         if is_trained(method, name):
             # Up to rounding: a method may add c_i and subtract it again.
             same = np.allclose(value, again, rtol=0, atol=1e-6)
             assert same, f"{what} {name!r} has personal state in it"
-
-
-def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:
-    """Return the result of a client that does not train."""
-    view = ClientView(start(method)[0], draw_experts(method), personal)
-    return method.client_update(view, draw_examples(method, 0), IdleTrainer(), rng(seed))
 
 
 def released(
@@ -256,13 +238,11 @@ OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")
 @pytest.mark.parametrize("experts", [None, 0])
 def test_prediction_for_any_classes(method: Method, experts: int | None) -> None:
     """`predict` gives finite logits, (n, C) in single precision, for any classes in any order."""
-    broadcast, personal = start(method)
     batch = draw_batch(method, 4)
-    served = draw_experts(method, experts)
-    states = (personal, train(method, experts=experts).personal)
+    states = (None, train(method, experts=experts).personal)
     lists = (CLASSES, CLASSES[2:0:-1], OTHER_CLASSES, ("house",))
     for state, classes in product(states, lists):
-        view = ClientView(broadcast, served, frozen(state))
+        view = first_view(method, experts, state)
         if method.closed_classes and not set(classes) <= set(CLASSES):
             with pytest.raises(MethodError, match=r"classes: .*valid: "):
                 method.predict(view, batch, classes)
@@ -277,35 +257,28 @@ def test_a_closed_method_names_its_outputs_by_class(method: Method) -> None:
     """With closed classes, the logits of some classes are the matching columns of all logits."""
     if not method.closed_classes:
         return
-    broadcast, personal = start(method)
-    view = ClientView(broadcast, draw_experts(method), personal)
-    batch = draw_batch(method, 4)
+    view, batch = first_view(method), draw_batch(method, 4)
     whole, some = (method.predict(view, batch, c) for c in (CLASSES, CLASSES[2:0:-1]))
     np.testing.assert_allclose(some, whole[:, [2, 1]], rtol=1e-5, atol=1e-6)
 
 
 def test_a_prediction_depends_on_its_own_image_only(method: Method) -> None:
     """A prediction depends only on its own image, not on the rest of the batch."""
-    broadcast, personal = start(method)
-    batch = draw_batch(method, 4)
+    view, batch = first_view(method), draw_batch(method, 4)
     alone = {name: value[2:3] for name, value in batch.items()}
-    experts = draw_experts(method)
-    together = method.predict(ClientView(broadcast, experts, personal), batch, CLASSES)
-    single = method.predict(ClientView(broadcast, experts, personal), alone, CLASSES)
+    together, single = (method.predict(view, images, CLASSES) for images in (batch, alone))
     np.testing.assert_allclose(together[2:3], single, atol=1e-4)
 
 
 @pytest.mark.parametrize("experts", [None, 0])
 def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int | None) -> None:
     """Experts' weights are at least 0, add up to 1, and depend only on their own image."""
-    broadcast, _ = start(method)
-    served = draw_experts(method, experts)
-    personal = train(method, experts=experts).personal
-    batch, view = draw_batch(method, 4), ClientView(broadcast, served, frozen(personal))
+    view = first_view(method, experts, train(method, experts=experts).personal)
+    batch = draw_batch(method, 4)
     weights = method.expert_weights(view, batch, CLASSES)
     if weights is None:
         return
-    assert served or method.pool_policy() is None
+    assert view.experts or method.pool_policy() is None
     assert len(weights) == 5
     assert weights.dtype == np.float32
     assert weights.min() >= 0
@@ -318,12 +291,9 @@ def test_weights_of_experts_are_shares_of_one_image(method: Method, experts: int
 
 def test_personalising_gives_arrays_that_predict(method: Method, result: LocalResult) -> None:
     """`personalise` returns arrays that can be stored and that `predict` accepts."""
-    broadcast, _ = start(method)
-    experts, data = draw_experts(method), draw_examples(method, 0)
-    personal = method.personalise(
-        ClientView(broadcast, experts, result.personal), data, local_trainer(), rng()
-    )
+    view, data = first_view(method, personal=result.personal), draw_examples(method, 0)
+    personal = method.personalise(view, data, local_trainer(), rng())
     restored = decode_arrays(encode_arrays(personal))
     batch = draw_batch(method, 0, 8)
-    logits = method.predict(ClientView(broadcast, experts, restored), batch, CLASSES)
+    logits = method.predict(replace(view, personal=restored), batch, CLASSES)
     assert np.isfinite(logits).all()
