@@ -72,7 +72,7 @@ RENDERED = (16, 60)
 def datasets_command(
     *,
     show: Path | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
     plot: Path | None,
     check: str | None,
     root: Path | None,
@@ -80,11 +80,7 @@ def datasets_command(
     class_names: Path | None,
     as_json: bool,
 ) -> None:
-    """List the data sets, show what clients hold, or check a folder; `sotto datasets --help`.
-
-    Raises:
-        typer.Exit: With code 1, if a checked folder has faults.
-    """
+    """List the data sets, show what clients hold, or check a folder (exit code 1 on faults)."""
     if show is not None and check is not None:
         raise ConfigError("--show: cannot be asked for together with --check; give one of them")
     for option, given in (("--set", overrides), ("--plot", plot)):
@@ -96,7 +92,7 @@ def datasets_command(
     if root is not None and check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
     if show is not None:
-        _show(show, overrides, plot, as_json=as_json)
+        _show(show, overrides or (), plot, as_json=as_json)
         return
     infos = dataset_infos()
     if check is not None:
@@ -346,18 +342,13 @@ def plot_command(
     name: str,
     storage: str,
     *,
-    kinds: Sequence[str],
+    kinds: Sequence[str] | None,
     output: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw a run or a sweep.
-
-    Raises:
-        ConfigError: If an option is not valid, a kind has no data, or a file exists; nothing is
-            written then.
-    """
-    of_sweep = is_sweep(Path(name))
+    """Draw a run or a sweep; nothing is written if an option is refused or a file exists."""
+    kinds, of_sweep = kinds or (), is_sweep(Path(name))
     valid = OF_SWEEP if of_sweep else OF_RUN
     for kind in kinds:
         if kind not in valid:

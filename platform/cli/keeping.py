@@ -107,11 +107,7 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
-    """Return a document of each run, newest first; of `most` with accuracy and epsilon.
-
-    Raises:
-        RecordsDisagree: If the row of a run has no configuration.
-    """
+    """Return a document of each run, newest first; of `most` with accuracy and epsilon."""
     found = []
     with database.unit_of_work(read_only=True) as uow:
         pruned = pruned_runs(uow)
@@ -144,12 +140,10 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
 
 
 def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
-    """Return a run's status; a run that was killed is not running, although its row says so.
-
-    The process that runs it locks its folder.
-    """
+    """Return a run's status; a run that was killed is not running, although its row says so."""
     if run.status != "running":
         return run.status
+    # The process that runs it locks its folder.
     held = is_held(folder)
     is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
     return "running" if held or is_being_set_up else "interrupted"
@@ -288,20 +282,12 @@ def _size(value: int) -> str:
 
 
 def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
-    """Back up a database, and say what is in the backup.
-
-    Raises:
-        StorageError: If something is damaged, or cannot be written; then there is no backup.
-    """
+    """Back up a database unless something is damaged, and say what is in the backup."""
     show_manifest(file, back_up(storage, file, datetime.now(UTC)), as_json=as_json)
 
 
 def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
-    """Bring a backup back, and say what was in it.
-
-    Raises:
-        StorageError: If its content cannot be used or written; the folder stays empty then.
-    """
+    """Bring a backup back, or leave the folder empty, and say what was in the backup."""
     manifest = restore(file, storage, datetime.now(UTC))
     show_manifest(database_file(storage), manifest, as_json=as_json)
 
@@ -320,11 +306,7 @@ def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
 
 
 def upgrade_command(storage: str, *, as_json: bool) -> None:
-    """Migrate a database, and the stores of simulated clients beside it.
-
-    Raises:
-        StorageError: If a file is damaged, or of a newer version; the file stays as it was.
-    """
+    """Migrate a database, and the stores of simulated clients beside it; refuse newer files."""
     database = require_database(storage)
     stores = stores_beside(database.parent)
     before = [schema_version(storage), *map(stored_version, stores)]
