@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from types import ModuleType
+from typing import Final
 
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
@@ -116,11 +117,7 @@ class DataRequest:
     hints: Hints = Hints()
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
-        """Return the domains that are used, in the order asked for.
-
-        Raises:
-            ConfigError: If one is unknown.
-        """
+        """Return the domains that are used, in the order asked for; refuse an unknown one."""
         for domain in self.domains or ():
             if domain not in known:
                 raise ConfigError(
@@ -129,30 +126,8 @@ class DataRequest:
         return self.domains or tuple(known)
 
 
-class Loader(Protocol):
-    """A module of `platform.data.loaders`."""
-
-    INFOS: tuple[DatasetInfo, ...]
-
-    def load(self, name: str, request: DataRequest) -> Dataset:
-        """Read a data set of the family.
-
-        Raises:
-            ConfigError: If the layout is not met or a domain is unknown.
-        """
-        ...
-
-
 def user_path(text: str, field: str = "task.root") -> Path:
-    """Return a path as its user means it, "~" being the home folder.
-
-    Args:
-        text: The path as given.
-        field: The key that gives the path, for errors.
-
-    Raises:
-        ConfigError: If the text cannot be a path, or there is no such home folder.
-    """
+    """Return a path as its user means it, "~" being the home folder; `field` is its key."""
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
@@ -171,21 +146,14 @@ def dataset_infos() -> tuple[DatasetInfo, ...]:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Return the facts about a data set.
-
-    Raises:
-        ConfigError: If the name is unknown.
-    """
+    """Return the facts about a data set; an unknown name is refused."""
     return _find(name)[0]
 
 
 def load_dataset(name: str, request: DataRequest) -> Dataset:
-    """Read a data set; images stay in their files.
-
-    Raises:
-        ConfigError: If the name is unknown, or its files are not as its layout says.
-    """
-    return _find(name)[1].load(name, request)
+    """Read a data set whose files are as its layout says; images stay in their files."""
+    read: Dataset = _find(name)[1].load(name, request)
+    return read
 
 
 def require_modality(
@@ -193,14 +161,7 @@ def require_modality(
 ) -> None:
     """Refuse texts where a method looks at images, and images where it reads texts.
 
-    Args:
-        dataset: The run's.
-        method: The method's name.
-        needs: The kinds of arrays that the method takes.
-        options: Names of the method's options.
-
-    Raises:
-        ConfigError: If the method needs examples of the other kind.
+    `needs` are the kinds of arrays that the method takes, and `options` its options' names.
     """
     for wanted, of_it in _NEEDS.items():
         if wanted == dataset.modality or of_it.isdisjoint(needs):
@@ -214,9 +175,8 @@ def require_modality(
         )
 
 
-def _find(name: str) -> tuple[DatasetInfo, Loader]:
-    for family in FAMILIES:
-        loader = _module(family)
+def _find(name: str) -> tuple[DatasetInfo, ModuleType]:
+    for loader in map(_module, FAMILIES):
         for info in loader.INFOS:
             if info.name == name:
                 return info, loader
@@ -224,7 +184,6 @@ def _find(name: str) -> tuple[DatasetInfo, Loader]:
     raise ConfigError(f"task.dataset: {name!r} is unknown; valid: {valid}")
 
 
-def _module(family: str) -> Loader:
+def _module(family: str) -> ModuleType:
     # The names are those of `FAMILIES`; nothing from a configuration is imported.
-    module: Loader = import_module(f"platform.data.loaders.{family}")
-    return module
+    return import_module(f"platform.data.loaders.{family}")

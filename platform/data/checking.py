@@ -93,15 +93,8 @@ def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[
     """Refuse one image or text under two labels, and report training examples among test examples.
 
     Only files of equal size can be the same, so most files are not read. Images in memory are not
-    compared: published arrays have such pairs.
-
-    Args:
-        dataset: All examples.
-        train: Rows of training examples that clients hold.
-        test: Rows of test examples that clients hold.
-
-    Returns:
-        Sentences for the report; empty where no test example is a training example.
+    compared: published arrays have such pairs. The rows are those that clients hold, and the
+    sentences are for the report.
     """
     sides = (("training", dataset.train, train), ("test", dataset.test, test))
     # Where both sides are one pool, a file that is in both is one file.
@@ -255,10 +248,7 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
-    """Count the examples of each side in all, by class and by domain.
-
-    Examples that files hold back for validation are a side of their own, if there are any.
-    """
+    """Count the examples of each side (with validation, if any) in all, by class and by domain."""
     train, test, held = dataset.train, dataset.test, dataset.validation
     rows = np.setdiff1d(np.arange(train.num_examples), held)
     sides = {

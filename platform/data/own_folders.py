@@ -152,11 +152,8 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
 
 
 def folded(name: str) -> str:
-    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-".
-
-    Systems write umlauts in two ways; this is one of them.
-    """
-    # Again after folding, which may take a letter's mark from it.
+    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-"."""
+    # Systems write umlauts in two ways. Again after folding, which may take a letter's mark.
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
     return " ".join(text.replace("_", " ").replace("-", " ").split())
 
@@ -164,14 +161,9 @@ def folded(name: str) -> str:
 def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     """Read a data holder's folder; images are listed and not opened.
 
-    Hidden files and the files that file managers leave behind are skipped; files called as in
-    `beside` may lie beside the folders. The group has `parts` exactly where folders split the
-    images.
-
-    Raises:
-        DataError: If the folder is missing, can be read in two ways or in none, holds no image,
-            has a class in two spellings, or holds anything else: a file whose name is not an
-            image's, an image outside a class's folder, or a link out of the folder.
+    Files called as in `beside` may lie beside the folders. The group has `parts` exactly where
+    folders split the images. A folder that can be read in two ways, or holds anything else than
+    images in folders of classes, is refused.
     """
     if not is_there(root, folder=True):
         raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")

@@ -82,11 +82,10 @@ def reading_of_rows(
     files: type[ImageFiles] = ImageFiles,
     remarks: tuple[str, ...] = (),
 ) -> OwnReading:
-    """Return the reading of listed images.
+    """Return the reading of listed images; refuse a column that is filled in some rows only.
 
     The parts are those that have files of their own; empty where a column says the part of an
-    image, and so may say any part. Refuses an empty list, an image listed twice, a column filled in
-    some rows only, an unknown split, and a name that cannot be printed.
+    image, and so may say any part.
     """
     if not rows:
         raise DataError(f"task.root: {place} lists no image; valid is at least one")
@@ -172,10 +171,7 @@ _SIGNS: Final = (",", ";", "\t")
 
 
 def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
-    """Read the CSV files of a folder: one of any name, or one for each part, such as `train.csv`.
-
-    No image is opened; a listed image that is missing or outside is refused.
-    """
+    """Read the CSV files of a folder: one of any name, or one a part, such as `train.csv`."""
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
         raise DataError(

@@ -112,11 +112,8 @@ def spread_of(
 ) -> Spread | None:
     """Return a number over seeds; several numbers of one seed are averaged first.
 
-    Args:
-        records: Runs that differ in their seeds, and perhaps in the held-out domain.
-        number: Returns a run's number; None if it was not measured.
-        parts: Held-out domains that a seed must have in order to count: the mean over fewer
-            domains would be another quantity.
+    Runs differ in their seeds, and perhaps in the held-out domain. A seed without all of the
+    held-out domains `parts` does not count: the mean over fewer would be another quantity.
     """
     by_seed: dict[int, dict[str, float]] = {}
     for record in records:

@@ -81,11 +81,9 @@ class Access:
         return secret
 
     def is_session(self, secret: str) -> bool:
-        """Return whether a secret belongs to a session that has not ended.
-
-        The search uses digests, so its time tells nothing about a secret.
-        """
+        """Return whether a secret belongs to a session that has not ended."""
         self._forget()
+        # By digests, so that the time of the search tells nothing about a secret.
         return _digest(secret) in self._sessions
 
     def end_session(self, secret: str) -> None:
@@ -98,11 +96,7 @@ class Access:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file that only its owner may read.
-
-    Raises:
-        ConfigError: If the file cannot be read, others may read it, or it holds no token.
-    """
+    """Return the token in a file that only its owner may read; another file is refused."""
     try:
         # O_NONBLOCK: opening a pipe would wait forever.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -382,13 +376,9 @@ def make_app(
     access: Access | None,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
-    """Return the whole page, guarded.
+    """Return the whole page, guarded, under the server's names; without access anyone may read.
 
-    Args:
-        records: The records.
-        names: The names of the server.
-        access: The token and the sessions; None if anyone may read.
-        is_ending: Returns whether the server is about to end, so that open pages stop waiting.
+    `is_ending` returns whether the server is about to end, so that open pages stop waiting.
     """
     routes = Page(records, access, is_ending).routes()
     return Guard(Starlette(routes=routes), frozenset(names), access)
@@ -551,11 +541,7 @@ class Place:
 
 
 def require_safe(place: Place) -> Access | None:
-    """Return the token and sessions that guard the page; None for a local page without a token.
-
-    Raises:
-        ConfigError: If the place needs a token, TLS or a name that was not given.
-    """
+    """Return the guard of the page; refuse a place without the token, TLS or name it needs."""
     if (place.certificate is None) != (place.key is None):
         raise ConfigError("--certificate: goes with --key; valid: both or none")
     for option, file in (("--certificate", place.certificate), ("--key", place.key)):
@@ -581,16 +567,7 @@ def require_safe(place: Place) -> Access | None:
 
 
 def serve(records: Records, place: Place, tell: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM.
-
-    Args:
-        records: The records.
-        place: The place.
-        tell: Gets the page's address.
-
-    Raises:
-        ConfigError: If the page cannot be served at this place.
-    """
+    """Serve until SIGINT or SIGTERM; `tell` gets the page's address."""
     access = require_safe(place)
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -212,11 +212,9 @@ def epsilon_text(value: float | str | None) -> str:
 
 
 def of_a_hundred(share: float) -> str:
-    """Return a share from 0 to 1 as a number of 100, rounded up.
-
-    The text has as many digits (at most 12) as a share below 1 needs to read less than 100.
-    """
+    """Return a share from 0 to 1 as a number of 100, rounded up."""
     hundred = 100.0 * share
+    # As many digits as a share below 1 needs to read less than 100.
     for digits in range(2, 13):
         scale = 10**digits
         # Without the last factor, 75.00000000000001 would read 75.01.

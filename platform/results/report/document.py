@@ -98,17 +98,10 @@ def budget_report(
     log: LogView | None = None,
     seen: Sequence[SeenChannel] = (),
 ) -> Report:
-    """Return the report of a run.
+    """Return the report, `made` at a time, of a run whose records agree, and of its spending.
 
-    Args:
-        budget: The run, whose records agree, and its spending.
-        compared: Runs to compare it with.
-        made: Date and time of the report, as text.
-        log: The log that holds the records; None if it was not read.
-        seen: The results of an audit of the run's configuration; empty without an audit.
-
-    Raises:
-        OtherClaim: If the audit tested another claim than the run's.
+    It may compare the run with others, name the leaves of a log, and show what an audit has `seen`.
+    An audit of another claim is refused (`OtherClaim`).
     """
     subject, others = Subject(budget, log), [Subject(one, log) for one in compared]
     require_same_claim(subject, seen)
@@ -491,12 +484,7 @@ def rows_anchor(run_id: str, place: Place) -> str:
 
 
 def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
-    """Return the section that lists the basis of every number, and the ledger rows.
-
-    Args:
-        subjects: The runs of the document; the first is the document's own.
-        bases: As `bases_of` returns them.
-    """
+    """Return the section that lists the basis of every number, and the ledger rows of all runs."""
     listed = [place for subject in subjects for place in _ledger(subject)]
     known = {anchor for anchor, _ in listed}
     ledger: Block = paragraph("The ledger has no row.")
