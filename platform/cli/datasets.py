@@ -21,7 +21,7 @@ from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
-from platform.data.checking import FEW, FolderReport, check_folder, counts
+from platform.data.checking import FEW, SHOWN, FolderReport, check_folder, counts
 from platform.data.loading import (
     PARTS,
     Holding,
@@ -219,12 +219,11 @@ def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
         yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
         yield from _count_tables(counts(report.dataset))
     for kind, what in FOUND.items():
-        found = report.of(kind)
-        if found.number:
-            yield f"{found.number} {what}:"
-            yield from (Whole(f"  {line}") for line in found.first)
-        if found.number > len(found.first):
-            yield f"  and {found.number - len(found.first)} more"
+        if found := report.found.get(kind, ()):
+            yield f"{len(found)} {what}:"
+            yield from (Whole(f"  {line}") for line in found[:SHOWN])
+        if len(found) > SHOWN:
+            yield f"  and {len(found) - SHOWN} more"
     yield "all is well" if report.is_sound else "the folder has faults"
 
 
@@ -253,14 +252,7 @@ _NAME: Final = 1.8
 
 @dataclass(frozen=True, kw_only=True)
 class HoldingsPicture:
-    """What each client holds.
-
-    Attributes:
-        held: At least one client.
-        classes: Names of the classes that are dealt out.
-        title: The line above the picture.
-        name: The file's name without a suffix.
-    """
+    """What each client, of at least one, holds of the classes that are dealt out."""
 
     held: Sequence[Holding] = field(repr=False)
     classes: Sequence[str]

@@ -57,13 +57,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Ended(Exception):
-    """A command has ended after a signal; the message says how to go on.
-
-    Attributes:
-        number: The signal.
-        run_id: The run that was going on, None without one.
-        command: The command line that goes on with the run; None if the run cannot go on.
-    """
+    """A command has ended after a signal, with a run or without; the message says how to go on."""
 
     def __init__(
         self, number: int, text: str, *, run_id: str | None = None, command: str | None = None

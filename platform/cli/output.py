@@ -244,13 +244,7 @@ Said = str | Sheet
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rows of a table are laid out.
-
-    Attributes:
-        above: How many columns stand above the others: 0, or 1 for the first.
-        below: How many columns stand below the others: 0, or 1 for the last.
-        widths: The others' widths in cells.
-    """
+    """How rows are laid out: 0 or 1 columns above and below the others, and the others' widths."""
 
     above: int
     below: int

@@ -257,14 +257,7 @@ CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
 
 @dataclass(frozen=True)
 class AuditPicture:
-    """The scores of canaries beside the claims.
-
-    Attributes:
-        audits: At least one audit.
-        labels: A name of each.
-        name: The file's name without a suffix.
-        title: The picture's content in words.
-    """
+    """The scores of canaries beside the claims, of at least one audit, each with a label."""
 
     audits: Sequence[ChannelAudit]
     labels: Sequence[str]

@@ -158,6 +158,16 @@ def folded(name: str) -> str:
     return " ".join(text.replace("_", " ").replace("-", " ").split())
 
 
+def require_one_spelling(names: Sequence[str], said: str) -> None:
+    """Refuse two spellings of one class among sorted names; `said` begins the sentence."""
+    firsts: dict[str, str] = {}
+    for name in names:
+        if (first := firsts.setdefault(folded(name), name)) != name:
+            raise DataError(
+                f"{said} {first!r} and {name!r}, which are one class in two spellings; valid is one"
+            )
+
+
 def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     """Read a data holder's folder; images are listed and not opened.
 
@@ -195,13 +205,8 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
             raise DataError(
                 f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
             )
-    classes, firsts = tuple(sorted(names)), dict[str, str]()
-    for name in classes:
-        if (first := firsts.setdefault(folded(name), name)) != name:
-            raise DataError(
-                f"task.root: {str(root)!r} has the class folders {first!r} and {name!r}, "
-                "which are one class in two spellings; valid is one"
-            )
+    classes = tuple(sorted(names))
+    require_one_spelling(classes, f"task.root: {str(root)!r} has the class folders")
     images = f"{number(len(found), 'image', 'images')} in class folders, not split into training "
     images += "and test images"
     if split:

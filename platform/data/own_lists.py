@@ -42,23 +42,15 @@ from platform.data.own_folders import (
     OwnReading,
     Use,
     conjoined,
-    folded,
     number,
+    require_one_spelling,
     some,
 )
 from platform.errors import DataError
 
 
 class Row(NamedTuple):
-    """One image as a file lists it; a text is empty where the file does not say.
-
-    Attributes:
-        path: Below the folder.
-        name: Its class.
-        split: Its part.
-        domain: Its domain.
-        client: The client that holds it.
-    """
+    """One image as a file lists it, with its class; a text is empty where the file does not say."""
 
     path: str
     name: str
@@ -291,14 +283,7 @@ def _in_order(names: set[str], place: str) -> list[str]:
             )
     if len(numbers) == len(names):
         return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
-    firsts: dict[str, str] = {}
-    for name in sorted(names):
-        first = firsts.setdefault(folded(name), name)
-        if first != name:
-            raise DataError(
-                f"task.root: {place} has the labels {first!r} and {name!r}, which are one class "
-                "in two spellings; valid is one"
-            )
+    require_one_spelling(sorted(names), f"task.root: {place} has the labels")
     return sorted(names)
 
 

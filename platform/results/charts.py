@@ -299,12 +299,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis.
-
-    Attributes:
-        label: The measured quantity.
-        kind: Ticks at whole numbers, at percent, at the points' own values, or an amount from 0.
-    """
+    """An axis with ticks at whole numbers, percent, points' own values, or an amount from 0."""
 
     label: str
     kind: Literal["whole", "percent", "values", "amount"]
@@ -322,14 +317,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class LinePicture:
-    """Panels of lines with one legend for all.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        panels: The panels, row by row.
-        columns: Number of panels in a row.
-    """
+    """Panels of lines, row by row, with one legend for all; `columns` are in a row."""
 
     name: str
     title: str
@@ -502,12 +490,7 @@ _BETWEEN: Final = 0.1
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar.
-
-    Attributes:
-        value: Its length; None if it was not measured.
-        deviation: Standard deviation of the numbers behind it; None for a single number.
-    """
+    """One bar; without a value if it was not measured, and a deviation if it is a single number."""
 
     value: float | None
     deviation: float | None = None
@@ -523,16 +506,9 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class BarPicture:
-    """Rows of bars.
+    """Rows of bars in percent of a quantity (`across`).
 
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: The quantity that the bars measure, in percent.
-        up: Title of the rows; empty if their names are enough.
-        rows: Names of the rows.
-        series: The series.
-        absent: The text in place of a missing bar.
+    `up` is the rows' title, empty if their names are enough, and `absent` stands for a missing bar.
     """
 
     name: str
@@ -613,16 +589,7 @@ _DARK: Final = 0.55
 
 @dataclass(frozen=True, kw_only=True)
 class CellPicture:
-    """A number for each row and column.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: Title of the columns.
-        columns: Names of the columns.
-        rows: Names of the rows.
-        cells: By row, then by column.
-    """
+    """A number for each row and column; `across` is the columns' title."""
 
     name: str
     title: str
@@ -669,15 +636,7 @@ _LANES: Final = 7
 
 @dataclass(frozen=True, kw_only=True)
 class DotPicture:
-    """Rows of dots.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: The quantity that the dots measure, in percent.
-        rows: Names of the rows.
-        values: At least one value for each row.
-    """
+    """Rows of dots, at least one each, in percent of a quantity (`across`)."""
 
     name: str
     title: str

@@ -58,11 +58,7 @@ R = TypeVar("R", bound=Placed)
 
 @dataclass(frozen=True)
 class Spread:
-    """A number over seeds.
-
-    Attributes:
-        values: One number per seed.
-    """
+    """A number over seeds: one value a seed."""
 
     values: tuple[float, ...]
 

@@ -56,13 +56,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that follows from records.
-
-    Attributes:
-        text: The number as people read it.
-        value: The number as machines read it: infinity is "inf", an unknown number is None.
-        basis: The records that it follows from.
-    """
+    """A number as people and machines read it (infinity is "inf"), and the records behind it."""
 
     text: str
     value: float | str | None
@@ -105,14 +99,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its row.
-
-    Attributes:
-        caption: The title.
-        columns: The headings.
-        rows: The cells.
-        anchors: The anchor of each row; empty if no row has one.
-    """
+    """A table whose first column names its row; the rows may have anchors."""
 
     caption: str
     columns: tuple[str, ...]
@@ -130,16 +117,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Lines over rounds.
+    """At most three lines over rounds, with a level to compare with and its name, if any.
 
-    Attributes:
-        title: The title.
-        says: The content in words, for people who cannot see the picture.
-        across: Title of the horizontal axis.
-        up: Title of the vertical axis.
-        lines: At most three.
-        limit: A level to compare with, and its name; None without.
-        percent: Whether the vertical axis shows shares.
+    `says` has the content in words, for people who cannot see the picture.
     """
 
     title: str

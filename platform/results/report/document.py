@@ -68,17 +68,10 @@ LAWS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A privacy budget report.
+    """A privacy budget report: the run at a glance, warnings by importance, and sections.
 
-    Attributes:
-        run_id: Id of the run.
-        title: Title of the document.
-        lead: The run at a glance.
-        warnings: Warnings, the most important first.
-        odds: By adversary, how many guesses of a hundred are right at most; None before a release
-            is priced.
-        sections: The sections in order.
-        bases: The bases of all numbers; the n-th is shown as number n.
+    `odds` has by adversary how many guesses of a hundred are right at most; None before a release
+    is priced. The n-th of the `bases` of numbers is shown as number n.
     """
 
     run_id: str
