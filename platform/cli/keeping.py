@@ -60,8 +60,23 @@ KEPT = (
 )
 
 
-def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
-    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones."""
+def runs_command(
+    names: Sequence[str] | None,
+    storage: str,
+    *,
+    every: bool,
+    prune: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Prune runs, or list all; with `every` also pruned ones, and the numbers of old ones."""
+    if prune:
+        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
+        return
+    if names or yes or dry_run:
+        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
+        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
     if not is_there(storage):
         answer([], f"there is no run in {storage} yet", as_json=as_json)
         return

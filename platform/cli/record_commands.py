@@ -18,7 +18,6 @@ from platform.cli.command_line import (
     Storage,
     run_names,
 )
-from platform.errors import ConfigError
 
 audit_app = CommandLine(help="Query and verify the audit log.", no_args_is_help=True)
 
@@ -117,7 +116,7 @@ def audit_change_key(storage: Storage = DEFAULT_STORAGE) -> None:
 report_app = CommandLine()
 
 
-@report_app.command()
+@report_app.command(by="reporting.report_command")
 def report(
     run_id: RunName,
     *,
@@ -144,19 +143,6 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
-    from platform.cli.reporting import print_report, privacy_report_command
-
-    if format_ is None and not compare and output is None and audit is None:
-        print_report(run_id, storage, as_json=as_json)
-        return
-    privacy_report_command(
-        (run_id, *(compare or ())),
-        storage,
-        format_=format_ or "table",
-        output=output,
-        audit=audit,
-        as_json=as_json,
-    )
 
 
 @report_app.command(by="budgeting.budget_command")
@@ -186,7 +172,7 @@ def budget(
     """Show what clients have spent, what is left, and how many further rounds fit."""
 
 
-@report_app.command()
+@report_app.command(by="keeping.runs_command")
 def runs(
     names: Annotated[
         list[str] | None,
@@ -216,17 +202,6 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs, newest first, with accuracy and epsilon; or prune them."""
-    if prune:
-        from platform.cli.keeping import prune_command
-
-        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
-        return
-    if names or yes or dry_run:
-        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
-        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
-    from platform.cli.keeping import runs_command
-
-    runs_command(storage, every=every, as_json=as_json)
 
 
 @report_app.command(by="reporting.compare_command")

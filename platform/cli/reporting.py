@@ -481,16 +481,21 @@ def _compared_words(document: Document) -> Iterator[Said]:
         yield "no setting differs"
 
 
-def privacy_report_command(
-    names: Sequence[str],
+def report_command(
+    run_id: str,
+    compare: Sequence[str] | None,
     storage: str,
     *,
-    format_: str,
+    format_: str | None,
     output: Path | None,
-    audit: Path | None = None,
+    audit: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the privacy budget report of a run, beside others, in a form of `FORMATS`."""
+    """Print a run in short, or make its privacy budget report if an option asks for one."""
+    if format_ is None and not compare and output is None and audit is None:
+        print_report(run_id, storage, as_json=as_json)
+        return
+    names, format_ = (run_id, *(compare or ())), format_ or "table"
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from typing import Final, Protocol
 
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
@@ -117,7 +116,11 @@ class DataRequest:
     hints: Hints = Hints()
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
-        """Return the domains that are used, in the order asked for; refuse an unknown one."""
+        """Return the domains that are used, in the order asked for.
+
+        Raises:
+            ConfigError: If one is unknown.
+        """
         for domain in self.domains or ():
             if domain not in known:
                 raise ConfigError(
@@ -126,8 +129,30 @@ class DataRequest:
         return self.domains or tuple(known)
 
 
+class Loader(Protocol):
+    """A module of `platform.data.loaders`."""
+
+    INFOS: tuple[DatasetInfo, ...]
+
+    def load(self, name: str, request: DataRequest) -> Dataset:
+        """Read a data set of the family.
+
+        Raises:
+            ConfigError: If the layout is not met or a domain is unknown.
+        """
+        ...
+
+
 def user_path(text: str, field: str = "task.root") -> Path:
-    """Return a path as its user means it, "~" being the home folder; `field` is its key."""
+    """Return a path as its user means it, "~" being the home folder.
+
+    Args:
+        text: The path as given.
+        field: The key that gives the path, for errors.
+
+    Raises:
+        ConfigError: If the text cannot be a path, or there is no such home folder.
+    """
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
@@ -146,14 +171,21 @@ def dataset_infos() -> tuple[DatasetInfo, ...]:
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Return the facts about a data set; an unknown name is refused."""
+    """Return the facts about a data set.
+
+    Raises:
+        ConfigError: If the name is unknown.
+    """
     return _find(name)[0]
 
 
 def load_dataset(name: str, request: DataRequest) -> Dataset:
-    """Read a data set whose files are as its layout says; images stay in their files."""
-    read: Dataset = _find(name)[1].load(name, request)
-    return read
+    """Read a data set; images stay in their files.
+
+    Raises:
+        ConfigError: If the name is unknown, or its files are not as its layout says.
+    """
+    return _find(name)[1].load(name, request)
 
 
 def require_modality(
@@ -161,7 +193,14 @@ def require_modality(
 ) -> None:
     """Refuse texts where a method looks at images, and images where it reads texts.
 
-    `needs` are the kinds of arrays that the method takes, and `options` its options' names.
+    Args:
+        dataset: The run's.
+        method: The method's name.
+        needs: The kinds of arrays that the method takes.
+        options: Names of the method's options.
+
+    Raises:
+        ConfigError: If the method needs examples of the other kind.
     """
     for wanted, of_it in _NEEDS.items():
         if wanted == dataset.modality or of_it.isdisjoint(needs):
@@ -175,8 +214,9 @@ def require_modality(
         )
 
 
-def _find(name: str) -> tuple[DatasetInfo, ModuleType]:
-    for loader in map(_module, FAMILIES):
+def _find(name: str) -> tuple[DatasetInfo, Loader]:
+    for family in FAMILIES:
+        loader = _module(family)
         for info in loader.INFOS:
             if info.name == name:
                 return info, loader
@@ -184,6 +224,7 @@ def _find(name: str) -> tuple[DatasetInfo, ModuleType]:
     raise ConfigError(f"task.dataset: {name!r} is unknown; valid: {valid}")
 
 
-def _module(family: str) -> ModuleType:
+def _module(family: str) -> Loader:
     # The names are those of `FAMILIES`; nothing from a configuration is imported.
-    return import_module(f"platform.data.loaders.{family}")
+    module: Loader = import_module(f"platform.data.loaders.{family}")
+    return module

@@ -85,7 +85,11 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, rows: Indices, /) -> list[NDArray[np.uint8]]:
-        """Return the decoded images of these rows; refuse what is no image, or too large."""
+        """Return the decoded images of these rows.
+
+        Raises:
+            DataError: If a file cannot be read, is no image, or is too large.
+        """
         return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
 
     def size_of(self, row: int) -> int:
@@ -105,7 +109,12 @@ class ImageFiles:
         return (status.st_dev, status.st_ino)
 
     def bytes_of(self, row: int) -> bytes:
-        """Return a regular file as it is, below the root once links are followed."""
+        """Return a file as it is.
+
+        Raises:
+            DataError: If it cannot be read, lies outside the root once links are followed, is no
+                regular file, or is too large.
+        """
         path = self.root / self.paths[row]
         try:
             target = path.resolve(strict=True)
@@ -134,7 +143,15 @@ class ImageFiles:
 
 
 def decode(data: bytes, name: str) -> NDArray[np.uint8]:
-    """Return an image file's pixels, uint8 (H, W, 3); `name` is the file's in errors."""
+    """Return an image file's pixels, uint8 (H, W, 3).
+
+    Args:
+        data: The file.
+        name: Its name in errors.
+
+    Raises:
+        DataError: If the file is no image of a known format, is cut off, or has too many pixels.
+    """
     # Imported late: a run on rendered images needs no decoder.
     from PIL import Image, UnidentifiedImageError
 
@@ -160,7 +177,14 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
-    """Return a SHA-256 digest of each image's content: a file's bytes, or shape and values."""
+    """Return a SHA-256 digest of each image's content, 32 bytes.
+
+    The digest of a file covers its bytes, that of an array its shape and values; neither depends on
+    the image's place.
+
+    Raises:
+        DataError: If a file cannot be read.
+    """
     if isinstance(images, ImageFiles):
         return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
     digests = []
@@ -274,28 +298,32 @@ class Dataset:
 
         Some partitions deal out all examples before each client splits its own: training and test
         rows are then rows of the same split, and each client keeps them disjoint.
+
+        Raises:
+            DataError: If the two sides are not of one kind.
         """
-        train, test, images = self.train, self.test, None
-        one, other = train.images, test.images
-        if isinstance(one, ImageFiles) and isinstance(other, ImageFiles):
-            if one.root == other.root:
-                images = replace(one, paths=one.paths + other.paths)
-        elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-            if one.shape[1:] == other.shape[1:]:
-                images = np.concatenate([one, other])
-        if images is None:
-            raise DataError(
-                f"task.partition.kind: shared_ratio puts training and test images together, and "
-                f"those of {self.name} are not of one kind; valid: images in one folder, or of one "
-                "size"
-            )
+        train, test = self.train, self.test
+        texts = None if train.texts is None else (*train.texts, *(test.texts or ()))
         pool = Split(
-            images,
+            self._all_images(),
             np.concatenate([train.labels, test.labels]),
             np.concatenate([train.domains, test.domains]),
-            None if train.texts is None else (*train.texts, *(test.texts or ())),
+            texts,
         )
         return replace(self, train=pool, test=pool)
+
+    def _all_images(self) -> Images:
+        one, other = self.train.images, self.test.images
+        if isinstance(one, ImageFiles) and isinstance(other, ImageFiles):
+            if one.root == other.root:
+                return replace(one, paths=one.paths + other.paths)
+        elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+            if one.shape[1:] == other.shape[1:]:
+                return np.concatenate([one, other])
+        raise DataError(
+            f"task.partition.kind: shared_ratio puts training and test images together, and those "
+            f"of {self.name} are not of one kind; valid: images in one folder, or of one size"
+        )
 
 
 class Rows(Protocol):
