@@ -33,7 +33,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import (
     HTMLResponse,
@@ -216,11 +216,24 @@ class Page:
         async def file(path: Path, kind: str, request: Request) -> Response:
             return Response(path.read_bytes(), media_type=kind)
 
+        def sheet(here: str, read: Callable[[QueryParams], Sheet]) -> Route:
+            async def shown(request: Request) -> Response:
+                return await self._shown(partial(read, request.query_params), here)
+
+            return Route(here, shown)
+
+        def runs(asked: QueryParams) -> Sheet:
+            number = asked.get("page", "1")
+            page = min(int(number), _LARGEST_PAGE) if number.isdecimal() and len(number) < 9 else 1
+            return self._records.runs(asked.get("q", ""), max(page, 1))
+
         return [
-            Route("/", self.runs),
-            Route("/run", self.run),
-            Route("/clients", self.clients),
-            Route("/audit", self.audit),
+            sheet("/", runs),
+            sheet("/run", lambda asked: self._records.run(asked.get("id", ""))),
+            sheet("/clients", lambda asked: self._records.clients()),
+            sheet(
+                "/audit", lambda asked: self._records.audit({n: v for n, v in asked.items() if v})
+            ),
             Route("/verify", self.verify, methods=["GET", "POST"]),
             Route("/metrics", self.metrics),
             Route("/changes", self.changes),
@@ -228,27 +241,6 @@ class Page:
             Route("/logout", self.logout, methods=["POST"]),
             *(Route(path, partial(file, STATIC / path[1:], kind)) for path, kind in _FILES.items()),
         ]
-
-    async def runs(self, request: Request) -> Response:
-        """Show all runs."""
-        number = request.query_params.get("page", "1")
-        page = min(int(number), _LARGEST_PAGE) if number.isdecimal() and len(number) < 9 else 1
-        text = request.query_params.get("q", "")
-        return await self._shown(partial(self._records.runs, text, max(page, 1)), "/")
-
-    async def run(self, request: Request) -> Response:
-        """Show one run."""
-        run_id = request.query_params.get("id", "")
-        return await self._shown(partial(self._records.run, run_id), "/run")
-
-    async def clients(self, request: Request) -> Response:
-        """Show the connected clients."""
-        return await self._shown(self._records.clients, "/clients")
-
-    async def audit(self, request: Request) -> Response:
-        """Show entries of the audit log."""
-        asked = {name: value for name, value in request.query_params.items() if value}
-        return await self._shown(partial(self._records.audit, asked), "/audit")
 
     async def verify(self, request: Request) -> Response:
         """Show the button, or the result of the check."""
