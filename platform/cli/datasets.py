@@ -340,7 +340,8 @@ def plot_command(
     as_json: bool,
 ) -> None:
     """Draw a run or a sweep; nothing is written if an option is refused or a file exists."""
-    kinds, of_sweep = kinds or (), is_sweep(Path(name))
+    kinds = kinds or ()
+    of_sweep = is_sweep(Path(name))
     valid = OF_SWEEP if of_sweep else OF_RUN
     for kind in kinds:
         if kind not in valid:

@@ -495,7 +495,7 @@ def report_command(
     if format_ is None and not compare and output is None and audit is None:
         print_report(run_id, storage, as_json=as_json)
         return
-    names, format_ = (run_id, *(compare or ())), format_ or "table"
+    format_ = format_ or "table"
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "
@@ -521,7 +521,7 @@ def report_command(
     if output is not None and output.exists():
         raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:
-        found = resolved_once(database, names, storage, "--compare")
+        found = resolved_once(database, (run_id, *(compare or ())), storage, "--compare")
         first, *others = [read_budget(database, name) for name in found]
         runs = {one.agreed.records.run_id for one in (first, *others)}
         log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})

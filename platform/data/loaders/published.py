@@ -270,7 +270,8 @@ def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -
     count = _count(path, _unpacked(path, data, header) if is_packed else data, shape)
     size = header + count * math.prod(shape)
     if is_packed:
-        # The header's count is bounded, so the unpacked data are; one byte more shows a wrong one.
+        # The header's count is bounded, so the unpacked data are. One byte more shows a wrong
+        # count.
         data = _unpacked(path, data, size + 1)
     if len(data) != size:
         amount = "more" if len(data) > size else "fewer"
