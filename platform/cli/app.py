@@ -143,7 +143,7 @@ def run(
     resume_command(resume, storage, surroundings, as_json=as_json)
 
 
-@app.command()
+@app.command(by="sweep.sweep_command")
 def sweep(
     configs: Annotated[
         list[str],
@@ -153,12 +153,16 @@ def sweep(
             autocompletion=config_names,
         ),
     ],
-    method: Annotated[
+    methods: Annotated[
         str | None,
-        typer.Option(help="Methods, separated by commas; default is each configuration's own."),
+        typer.Option(
+            "--method", help="Methods, separated by commas; default is each configuration's own."
+        ),
     ] = None,
-    seed: Annotated[str | None, typer.Option(help="Seeds, separated by commas: 0,1,2.")] = None,
-    set_: Annotated[
+    seeds: Annotated[
+        str | None, typer.Option("--seed", help="Seeds, separated by commas: 0,1,2.")
+    ] = None,
+    settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -166,7 +170,7 @@ def sweep(
             "with privacy.mechanism=none on an axis; make privacy={...},{...} the axis then.",
         ),
     ] = None,
-    for_: Annotated[
+    method_settings: Annotated[
         list[str] | None,
         typer.Option("--for", help="METHOD:section.key=value, for that method only."),
     ] = None,
@@ -187,48 +191,28 @@ def sweep(
             "that all machines see."
         ),
     ] = None,
-    cluster: Annotated[
+    cluster_settings: Annotated[
         list[str] | None,
         typer.Option(
+            "--cluster",
             help="KEY=VALUE: timeout_min=60 for each job; scheduler=tcp://HOST:8786, or "
-            "scheduler_file=FILE."
+            "scheduler_file=FILE.",
         ),
     ] = None,
-    reference: Reference = False,
-    methods_: MethodsOption = None,
+    as_published: Reference = False,
+    folder: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations, or go on with one, and write tables and plots."""
-    from platform.cli.sweep import sweep_command
-
-    sweep_command(
-        configs,
-        methods=method,
-        seeds=seed,
-        settings=set_ or (),
-        method_settings=for_ or (),
-        device=device,
-        folder=methods_,
-        storage=storage,
-        on=on,
-        cluster_settings=cluster or (),
-        jobs=jobs,
-        output=output,
-        as_published=reference,
-        as_json=as_json,
-    )
 
 
-@app.command()
-def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
+@app.command(by="configs.print_methods")
+def methods(folder: MethodsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
-    from platform.cli.configs import print_methods
-
-    print_methods(methods_, as_json=as_json)
 
 
-@app.command()
+@app.command(by="configs.configs_command")
 def configs(
     config: Annotated[
         Path | None,
@@ -236,29 +220,24 @@ def configs(
             help="Show this one in full, with all that it extends.", autocompletion=config_names
         ),
     ] = None,
-    set_: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
-    reference: Reference = False,
-    methods_: MethodsOption = None,
+    as_published: Reference = False,
+    folder: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
-    from platform.cli.configs import configs_command
-
-    configs_command(
-        *(config, list(set_ or []), methods_), keys=keys, as_published=reference, as_json=as_json
-    )
 
 
-@app.command()
+@app.command(by="datasets.datasets_command")
 def datasets(
     show: Annotated[
         Path | None,
         typer.Option(metavar="CONFIG", help="Show what each client of this configuration holds."),
     ] = None,
-    set_: Annotated[
+    overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw --show into this .svg or .png.")] = None,
@@ -283,24 +262,12 @@ def datasets(
     A folder of images of your own is the data set `images`: --check images --root DIR names its
     layout, and tells which images are for training, validation and testing.
     """
-    from platform.cli.datasets import datasets_command
-
-    datasets_command(
-        show=show,
-        overrides=set_ or (),
-        plot=plot,
-        check=check,
-        root=root,
-        layout=layout,
-        class_names=class_names,
-        as_json=as_json,
-    )
 
 
-@app.command("audit-privacy")
+@app.command("audit-privacy", by="trying.audit_privacy_command")
 def audit_privacy(
     config: Config,
-    set_: SetOption = None,
+    overrides: SetOption = None,
     canaries: Annotated[
         int,
         typer.Option(help="Guesses per channel; more refute smaller lies.", min=100, max=1_000_000),
@@ -308,21 +275,16 @@ def audit_privacy(
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
     ] = None,
-    methods_: MethodsOption = None,
+    folder: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
-    from platform.cli.trying import audit_privacy_command
-    from platform.experiment.planning import Surroundings
-
-    around = Surroundings.with_methods(methods_)
-    audit_privacy_command(config, set_ or (), around, canaries=canaries, plot=plot, as_json=as_json)
 
 
-@app.command()
+@app.command(by="trying.clipping_command")
 def clipping(
     config: Config,
-    set_: SetOption = None,
+    overrides: SetOption = None,
     dataset: Annotated[
         str | None,
         typer.Option(
@@ -336,23 +298,13 @@ def clipping(
     rounds: Annotated[
         int | None, typer.Option(help="Run only this many rounds; default all.", min=1, max=100_000)
     ] = None,
-    methods_: MethodsOption = None,
+    folder: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
-    from platform.cli.trying import clipping_command
-    from platform.experiment.planning import Surroundings
-
-    clipping_command(
-        *(config, set_ or (), Surroundings.with_methods(methods_)),
-        dataset=dataset,
-        root=None if root is None else str(root),
-        rounds=rounds,
-        as_json=as_json,
-    )
 
 
-@app.command("secagg-plan")
+@app.command("secagg-plan", by="federation.secagg_plan_command")
 def secagg_plan(
     clients: Annotated[int, typer.Option(help="Size of the cohort.", min=2, max=100_000)],
     corrupt_rate: Annotated[float, typer.Option(help="Share that may collude.")] = 0.05,
@@ -362,38 +314,23 @@ def secagg_plan(
     as_json: Json = False,
 ) -> None:
     """Compute graph and threshold of secure aggregation, semi-honest and active."""
-    from platform.cli.federation import secagg_plan_command
-
-    secagg_plan_command(
-        clients,
-        corrupt_rate=corrupt_rate,
-        dropout_rate=dropout_rate,
-        length=length,
-        ring_bits=ring_bits,
-        as_json=as_json,
-    )
 
 
 # Help lists the commands of `report_app` last, in this order.
-@report_app.command()
+@report_app.command(by="models.export_command")
 def export(
     run_id: RunName,
     *,
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
-    methods_: MethodsOption = None,
+    folder: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Write the trained prompts as safetensors, with a model card."""
-    from platform.cli.models import export_command
-    from platform.experiment.planning import Surroundings
-
-    surroundings = Surroundings.with_methods(methods_)
-    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="models.predict_command")
 def predict(
     run_id: RunName,
     files: Annotated[
@@ -401,19 +338,14 @@ def predict(
     ],
     *,
     client: ClientOption = None,
-    methods_: MethodsOption = None,
+    folder: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Classify images, or texts, with what a run trained."""
-    from platform.cli.models import predict_command
-    from platform.experiment.planning import Surroundings
-
-    surroundings = Surroundings.with_methods(methods_)
-    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="keeping.backup_command")
 def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Back up the database and its runs' records into a new FILE, also while a run goes on.
 
@@ -421,32 +353,23 @@ def backup(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json =
     holders' own stores are not in it. It holds what the database holds, with its pool entries,
     for as long as you keep it.
     """
-    from platform.cli.keeping import backup_command
-
-    backup_command(file, storage, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="keeping.restore_command")
 def restore(file: BackupFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Bring a backup back; the database's folder must be missing or empty.
 
     If clients are data holders, a run that went on after the backup cannot go on from it: they
     know of later rounds than the database, and say so.
     """
-    from platform.cli.keeping import restore_command
-
-    restore_command(file, storage, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="keeping.upgrade_command")
 def upgrade(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Bring the database, and simulated clients' stores beside it, to this version's schema."""
-    from platform.cli.keeping import upgrade_command
-
-    upgrade_command(storage, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="keeping.charges_command")
 def charges(
     pseudonym: Pseudonym, file: NewFile, storage: Storage = DEFAULT_STORAGE, as_json: Json = False
 ) -> None:
@@ -454,21 +377,20 @@ def charges(
 
     A client whose store came back from a backup takes FILE over with `catch-up`.
     """
-    from platform.cli.keeping import charges_command
-
-    charges_command(pseudonym, file, storage, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="page_records.page_command")
 def serve(
     *,
     host: Annotated[
         str, typer.Option(help="Address to serve at; all but localhost need token and TLS.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8765,
-    name: Annotated[
+    names: Annotated[
         list[str] | None,
-        typer.Option(metavar="HOST", help="Another host name, such as a proxy's. Repeatable."),
+        typer.Option(
+            "--name", metavar="HOST", help="Another host name, such as a proxy's. Repeatable."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None,
@@ -485,21 +407,9 @@ def serve(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Serve a read-only page of runs, budgets and the audit log; it follows unfinished runs."""
-    from platform.cli.page_records import page_command
-
-    page_command(
-        storage,
-        socket,
-        host=host,
-        port=port,
-        names=tuple(name or ()),
-        token_file=token_file,
-        certificate=certificate,
-        key=key,
-    )
 
 
-@report_app.command()
+@report_app.command(by="datasets.plot_command")
 def plot(
     name: Annotated[
         str,
@@ -508,9 +418,10 @@ def plot(
         ),
     ],
     *,
-    kind: Annotated[
+    kinds: Annotated[
         list[str] | None,
         typer.Option(
+            "--kind",
             help="curves, tradeoff, clients, experts, holdings; of a sweep also final and axes. "
             "Repeatable; default is all for which there are data.",
         ),
@@ -527,12 +438,9 @@ def plot(
     as_json: Json = False,
 ) -> None:
     """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
-    from platform.cli.datasets import plot_command
-
-    plot_command(name, storage, kinds=kind or (), output=output, force=force, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="schemas.schemas_command")
 def schemas(
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Print this one, as JSON.")
@@ -540,20 +448,14 @@ def schemas(
     as_json: Json = False,
 ) -> None:
     """List the JSON Schemas of all outputs and errors, or print one."""
-    from platform.cli.schemas import schemas_command
-
-    schemas_command(name, as_json=as_json)
 
 
-@cache_app.command("list")
+@cache_app.command("list", by="keeping.list_command")
 def cache_list(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Show what is cached: models, images, size and when it was used last."""
-    from platform.cli.keeping import list_command
-
-    list_command(storage, as_json=as_json)
 
 
-@cache_app.command("clear")
+@cache_app.command("clear", by="keeping.clear_command")
 def cache_clear(
     model: Annotated[
         str | None, typer.Option(help="A model's name, or the start of its fingerprint.")
@@ -563,12 +465,9 @@ def cache_clear(
     as_json: Json = False,
 ) -> None:
     """Delete what is cached; later runs encode their images anew."""
-    from platform.cli.keeping import clear_command
-
-    clear_command(storage, model=model, everything=everything, as_json=as_json)
 
 
-@federation_app.command("status")
+@federation_app.command("status", by="federation.status_command")
 def federation_status(
     socket: Annotated[
         Path, typer.Argument(metavar="SOCKET", help="The run's federation.socket.")
@@ -583,12 +482,9 @@ def federation_status(
     as_json: Json = False,
 ) -> None:
     """Show which clients are reachable, awaited or behind, and which refused last."""
-    from platform.cli.federation import status_command
-
-    status_command(socket, storage, run_id, as_json=as_json)
 
 
-@federation_app.command("remove")
+@federation_app.command("remove", by="federation.remove_command")
 def federation_remove(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="One of federation.clients.")],
@@ -605,12 +501,9 @@ def federation_remove(
     End the run first, and resume it afterwards. Nothing is erased on the client's machine; its
     charges stay.
     """
-    from platform.cli.federation import remove_command
-
-    remove_command(run_id, client, statement, storage, as_json=as_json)
 
 
-@new_app.command("method")
+@new_app.command("method", by="configs.new_method_command")
 def new_method(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="The method's name: small letters, digits and _.")
@@ -626,29 +519,20 @@ def new_method(
     as_json: Json = False,
 ) -> None:
     """Write a method that trains, its preset, and a test that fails until you replace a number."""
-    from platform.cli.configs import new_method_command
-
-    new_method_command(name, into, as_json=as_json)
 
 
-@enrolment_app.command("create-for-development")
+@enrolment_app.command("create-for-development", by="federation.create_command")
 def enrolment_create_for_development(
     folder: Annotated[Path, typer.Argument(help="A new folder for keys and enrolment.json.")],
     clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2, max=100_000)],
     as_json: Json = False,
 ) -> None:
     """Make all keys and an enrolment in one folder, for a simulation; never for a federation."""
-    from platform.cli.federation import create_command
-
-    create_command(folder, clients, as_json=as_json)
 
 
-@enrolment_app.command("show")
+@enrolment_app.command("show", by="federation.show_command")
 def enrolment_show(file: EnrolmentFile, as_json: Json = False) -> None:
     """Show who is enrolled, with the fingerprints to compare."""
-    from platform.cli.federation import show_command
-
-    show_command(file, as_json=as_json)
 
 
 @enrolment_app.command("add")
@@ -694,12 +578,9 @@ def enrolment_bind(
     change_command(file, lambda known: known.bind(name, parse_node(node)), as_json=as_json)
 
 
-@enrolment_app.command("node")
+@enrolment_app.command("node", by="federation.show_node_command")
 def enrolment_node(file: EnrolmentFile, name: Member) -> None:
     """Print the node key of a client, for the server that lets its machine in."""
-    from platform.cli.federation import show_node_command
-
-    show_node_command(file, name)
 
 
 def main() -> None:

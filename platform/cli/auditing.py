@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,13 +52,10 @@ def verify_audit(
     key: str | None = None,
     as_json: bool,
 ) -> None:
-    """Compare the records of one run, or of all, with each other, and print every fault.
+    """Compare the records of one run, or of all, with each other; exit code 3 if some do not hold.
 
     Without a run the command also checks the list of all runs, the folders beside the database,
     and the log over all runs against its kept heads.
-
-    Raises:
-        Exit: With code 3, if records do not hold.
     """
     expected = None if head is None else parse_head(head)
     if expected is not None and run_id is None:
@@ -92,10 +89,8 @@ def verify_audit(
 
 
 def faults_in(found: Mapping[str, Any]) -> list[str]:
-    """Return the faults in a document of `audit verify`, each once.
-
-    A second phase has the faults of its first run too.
-    """
+    """Return the faults in a document of `audit verify`, each once."""
+    # A second phase has the faults of its first run too.
     every = [*found["problems"], *(text for run in found["runs"] for text in run["problems"])]
     return list(dict.fromkeys(every))
 
@@ -107,17 +102,10 @@ def audited(
     *,
     key: NoteKey | None = None,
 ) -> Any:
-    """Return the document of `audit verify`: each run, then the faults of all of them together.
+    """Return the document of `audit verify`: each run, or one, then the faults of all together.
 
-    Args:
-        storage: The coordinator's database.
-        run_id: One run, None for all.
-        head: The end of the run's audit chain at an earlier time; None if no head was kept.
-        key: The key that must have signed the log's heads; None for the key beside the database.
-
-    Raises:
-        UnknownRun: If there is no such run, or no database.
-        DatabaseBusy: If other processes write to the database all the time.
+    `head` is the end of the run's audit chain at an earlier time, and `key` must have signed the
+    log's heads; by default it is the key beside the database.
     """
     found: dict[str, Any] = {"runs": [], "log": None, "problems": []}
     try:
@@ -190,11 +178,7 @@ def log_checked(database: Database, key: NoteKey | None) -> dict[str, Any]:
 
 
 def parse_key(text: str) -> NoteKey:
-    """Return a log's public key.
-
-    Raises:
-        ConfigError: If the text is not a key.
-    """
+    """Return a log's public key; a text that is not a key is refused."""
     try:
         return NoteKey.decode(text)
     except ValueError as error:
@@ -204,11 +188,7 @@ def parse_key(text: str) -> NoteKey:
 
 
 def parse_head(text: str) -> AuditHead:
-    """Return a chain's head from `COUNT:HASH`.
-
-    Raises:
-        ConfigError: If the text has another form.
-    """
+    """Return a chain's head from `COUNT:HASH`; another form is refused."""
     count, _, digest = text.partition(":")
     if not re.fullmatch(r"[0-9]{1,18}", count) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ConfigError(
@@ -256,15 +236,16 @@ class AuditFilter:
 
 
 def print_audit(
-    wanted: AuditFilter, storage: str, *, shown_as: str, limit: int | None = None
+    *, storage: str, shown_as: str, limit: int | None, as_json: bool, **conditions: Any
 ) -> None:
-    """Print the entries that meet every condition, oldest first, in a form of `FORMATS`."""
-    if shown_as not in FORMATS:
+    """Print the entries that meet an `AuditFilter`, oldest first, in a form of `FORMATS`."""
+    if not as_json and shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
+    wanted = AuditFilter(**conditions)
     _require_shape(wanted, limit)
     with closing(open_existing(storage)) as database:
         found = matching(database, wanted, storage, limit)
-    if shown_as == "json":
+    if as_json or shown_as == "json":
         print_json(found)
     elif shown_as == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -287,9 +268,7 @@ def matching(
 ) -> list[dict[str, Any]]:
     """Return the entries that meet every condition, oldest first; the URL is for messages.
 
-    Raises:
-        ConfigError: If no entry could meet a condition.
-        UnknownRun: If there is no such run.
+    A condition that no entry could meet is refused.
     """
     _require_shape(wanted, limit)
     run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
@@ -335,7 +314,11 @@ def matching(
                 detail_contains=wanted.detail,
                 limit=limit,
             )
-            found = [{**asdict(entry), "detail": _detail(entry.detail)} for entry in events]
+            found = [asdict(entry) for entry in events]
+            for entry in found:
+                # A detail that was edited and does not parse stays a text.
+                with suppress(ValueError, RecursionError):
+                    entry["detail"] = json.loads(entry["detail"])
         if not found:
             # Names that no entry has are refused; known names need not have a common entry.
             valid = {
@@ -390,14 +373,6 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
         )
 
 
-def _detail(text: str) -> Any:
-    """Return the parsed detail; a detail that was edited and does not parse stays a text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-
-
 def _time(option: str, text: str | None) -> datetime | None:
     if text is None:
         return None
@@ -437,11 +412,7 @@ def print_head(storage: str, *, as_json: bool) -> None:
 
 
 def print_proof(event: str, storage: str, *, as_json: bool) -> None:
-    """Print the proof that an event or a charge is in the log.
-
-    Raises:
-        LogBroken: If the log does not hold there; nothing is printed.
-    """
+    """Print the proof that an event or a charge is in the log, or nothing if it does not hold."""
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         with database.unit_of_work(read_only=True) as uow:
@@ -471,11 +442,7 @@ def print_proof(event: str, storage: str, *, as_json: bool) -> None:
 
 
 def proof_of(uow: UnitOfWork, leaf: Leaf, signer: NoteSigner) -> dict[str, Any]:
-    """Return the proof that a leaf is in the log as the log is now.
-
-    Raises:
-        LogBroken: If the leaf does not fit its row, or the proof does not hold.
-    """
+    """Return the proof that a leaf is in the log now; a leaf that does not fit is `LogBroken`."""
     tree = uow.log.tree()
     data, root = uow.log.data(leaf), tree.root()
     proof = tree.inclusion_proof(leaf.position)
@@ -510,11 +477,7 @@ def _write(text: str) -> None:
 
 
 def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -> None:
-    """Write checkpoint, tiles of hashes and tiles of entries; the checkpoint last.
-
-    Raises:
-        LogBroken: If the log does not hold; there may be tiles then, but no checkpoint.
-    """
+    """Write tiles of hashes and of entries, and at last the checkpoint if the log holds."""
     if folder.exists() or folder.is_symlink():
         raise ConfigError(f"DIR: {str(folder)!r} exists already; valid is a new folder")
     with closing(open_existing(storage)) as database:
@@ -586,16 +549,10 @@ def follow_log(storage: str, seconds: float, *, as_json: bool) -> None:
 
 
 def followed(storage: str, pause: Callable[[], None]) -> Iterator[dict[str, Any]]:
-    """Yield each new leaf of the log.
+    """Yield each new leaf of the log, which must go on from its earlier leaves.
 
-    Each look is a transaction of its own, so that no writer waits for a reader.
-
-    Args:
-        storage: The coordinator's database.
-        pause: Waits between two looks.
-
-    Raises:
-        LogBroken: If the log does not begin with its earlier leaves any more.
+    Each look is a transaction of its own, so that no writer waits for a reader; `pause` waits
+    between two looks.
     """
     # Opened for writing, the database can be read beside its writers at any time.
     with closing(open_existing(storage, read_only=False)) as database:

@@ -53,7 +53,7 @@ ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged",
 def budget_command(
     run_id: str | None, client: str | None, storage: str, *, every: bool = False, as_json: bool
 ) -> None:
-    """Print the budget of a run; without one, of the newest runs and those that go on, or `every`.
+    """Print the budget of a run, else of newest runs and those that go on, or `every`.
 
     With a client, state this client alone, and all runs that charged it.
     """
@@ -68,13 +68,7 @@ def budget_command(
 def stated_budget(
     database: Database, run_id: str, client: str | None = None
 ) -> tuple[Agreed, dict[str, Any]]:
-    """Return a run whose records agree, and its budget (or one client's) with every warning.
-
-    Raises:
-        ConfigError: If there is no such client.
-        RunStopped: If records do not agree.
-        AuditChainBroken: If an audit log was changed.
-    """
+    """Return a run whose records agree, and its budget (or one client's) with every warning."""
     budget = read_budget(database, run_id, client)
     agreed = budget.agreed
     warnings = list(stated_warnings(agreed))

@@ -64,61 +64,43 @@ def default(version: Version = False) -> None:
     """Take options before any command."""
 
 
-@client_app.command(CONFIG)
+@client_app.command(CONFIG, by="serving.serve_command")
 def serve(config: Settings, as_json: Json = False) -> None:
     """Run the client until it is ended."""
-    from platform.cli.serving import serve_command
-
-    serve_command(config, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="holder.check_command")
 def check(config: Settings, as_json: Json = False) -> None:
     """Check data, keys, storage and limits before the client joins a run."""
-    from platform.cli.holder import check_command
-
-    check_command(config, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="holder.budget_command")
 def budget(config: Settings, as_json: Json = False) -> None:
     """Show what was spent, run by run and in total, and what is left; also while it runs."""
-    from platform.cli.holder import budget_command
-
-    budget_command(config, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="holder.backup_command")
 def backup(config: Settings, file: BackupFile, as_json: Json = False) -> None:
     """Back up the store into a new FILE, also while the client runs; the key is not in it."""
-    from platform.cli.holder import backup_command
-
-    backup_command(config, file, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="holder.restore_command")
 def restore(config: Settings, file: BackupFile, as_json: Json = False) -> None:
     """Bring a lost store back; the client must then catch up.
 
     Only for a lost store: with two copies of one client, each would spend without the other's
     knowledge.
     """
-    from platform.cli.holder import restore_command
-
-    restore_command(config, file, as_json=as_json)
 
 
-@client_app.command("catch-up")
-def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> None:
+@client_app.command("catch-up", by="holder.catch_up_command")
+def catch_up(config: Settings, files: ChargesFiles, as_json: Json = False) -> None:
     """Add the charges since the backup from which the store came; the client may run.
 
     The coordinator's command `charges` writes them. The client believes it, because only the
     coordinator has a record of them. Give one file of every coordinator with whom the client has
     taken part.
     """
-    from platform.cli.holder import catch_up_command
-
-    catch_up_command(config, charges, as_json=as_json)
 
 
 @client_app.command()
@@ -145,65 +127,47 @@ def leave(
     leave_command(config, None if all_ else list(runs or []), statement, as_json=as_json)
 
 
-@client_app.command()
-def evaluate(config: Settings, run: RunName, as_json: Json = False) -> None:
+@client_app.command(by="serving.evaluate_command")
+def evaluate(config: Settings, run_id: RunName, as_json: Json = False) -> None:
     """Print the own model's accuracy on the own test images, after a run has ended."""
-    from platform.cli.serving import evaluate_command
-
-    evaluate_command(config, run, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="serving.predict_command")
 def predict(
     config: Settings,
-    run: RunName,
+    run_id: RunName,
     files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Image files.")],
     as_json: Json = False,
 ) -> None:
     """Classify images with the own model of a run that has ended."""
-    from platform.cli.serving import predict_command
-
-    predict_command(config, run, files, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="serving.export_command")
 def export(
     config: Settings,
-    run: RunName,
+    run_id: RunName,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new safetensors file.")],
     as_json: Json = False,
 ) -> None:
     """Write the own model of an ended run; it was made without noise and stays with you."""
-    from platform.cli.serving import export_command
-
-    export_command(config, run, file, as_json=as_json)
 
 
-@client_app.command()
+@client_app.command(by="holder.example_command")
 def example() -> None:
     """Print a settings file to start from."""
-    from platform.cli.holder import example_command
-
-    example_command()
 
 
-@keys_app.command("create")
+@keys_app.command("create", by="holder.create_key_command")
 def keys_create(file: KeyFile, as_json: Json = False) -> None:
     """Make a private key, which stays here, and show its public half for others."""
-    from platform.cli.holder import create_key_command
-
-    create_key_command(file, as_json=as_json)
 
 
-@keys_app.command("show")
+@keys_app.command("show", by="holder.show_key_command")
 def keys_show(file: KeyFile, as_json: Json = False) -> None:
     """Show the public half of a key."""
-    from platform.cli.holder import show_key_command
-
-    show_key_command(file, as_json=as_json)
 
 
-@receipts_app.command("verify")
+@receipts_app.command("verify", by="serving.verify_receipts")
 def receipts_verify(
     source: Annotated[
         Path,
@@ -214,8 +178,9 @@ def receipts_verify(
     ] = None,
     *,
     key: Annotated[str | None, typer.Option(help="The log's public key, as you know it.")] = None,
-    upload: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An upload, byte by byte as sent.")
+    uploads: Annotated[
+        list[Path] | None,
+        typer.Option("--upload", metavar="FILE", help="An upload, byte by byte as sent."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -224,21 +189,15 @@ def receipts_verify(
     With CONFIG this also compares them with the client's own ledger; with --compare it compares
     signed heads of equal size. If two files share no head, the exit code is 3 too.
     """
-    from platform.cli.serving import verify_receipts
-
-    verify_receipts(source, compare or [], key, uploads=upload or [], as_json=as_json)
 
 
-@receipts_app.command("export")
+@receipts_app.command("export", by="serving.export_receipts")
 def receipts_export(
     config: Settings,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to hand on.")],
     as_json: Json = False,
 ) -> None:
     """Write all receipts to a file: charges, proofs and signed heads, but no data."""
-    from platform.cli.serving import export_receipts
-
-    export_receipts(config, file, as_json=as_json)
 
 
 def main() -> None:

@@ -8,10 +8,12 @@ A completion that fails gives no answers, because users who press the key ask fo
 
 from __future__ import annotations
 
+import functools
 import inspect
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
@@ -67,9 +69,29 @@ class CommandLine(typer.Typer):
         }
         super().__init__(**{**plain, **options})
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
-        """Return a decorator that makes a function a command."""
-        return super().command(name, **{"cls": PlainCommand, **options})
+    def command(
+        self, name: str | None = None, *, by: str | None = None, **options: Any
+    ) -> Callable[[Function], Function]:
+        """Return a decorator that makes a function a command.
+
+        A function that only declares arguments and help is carried out `by` another one, such as
+        `keeping.backup_command` of `platform.cli`, which takes the same arguments by their names.
+        Its module is imported when the command runs, so that `--help` answers at once.
+        """
+        made = super().command(name, **{"cls": PlainCommand, **options})
+        if by is None:
+            return made
+        module, _, function = by.rpartition(".")
+
+        def declared(declaration: Function) -> Function:
+            @functools.wraps(declaration)
+            def command(**arguments: Any) -> None:
+                getattr(import_module(f"platform.cli.{module}"), function)(**arguments)
+
+            made(command)
+            return declaration
+
+        return declared
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any) -> None:

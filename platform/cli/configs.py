@@ -26,7 +26,7 @@ from platform.errors import ConfigError, printable
 
 def configs_command(
     config: Path | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
     folder: Path | None,
     *,
     keys: bool,
@@ -36,7 +36,7 @@ def configs_command(
     """List configurations or keys, or show one configuration with all that it extends."""
     if config is not None and not keys:
         sources = Sources(registry=Registry(folder=folder), as_published=as_published)
-        found = load_config(config, overrides, sources)
+        found = load_config(config, overrides or (), sources)
         if as_json:
             print_json(found.model_dump(mode="json"))
         else:
@@ -74,15 +74,9 @@ CHECKOUT: Final = ("methods/interface", "configs/methods", "tests/methods")
 
 
 def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
-    """Write the three files of a new method, and print the next command to type.
+    """Write the three files of a new method, or none, and print the next command to type.
 
-    Args:
-        name: The method's name.
-        into: The user's folder or a checkout of Sotto; None for the current folder.
-        as_json: Print JSON.
-
-    Raises:
-        Unwritable: If a file cannot be written; none is left then.
+    They go `into` the user's folder or a checkout of Sotto; None is the current folder.
     """
     folder = Path() if into is None else into
     in_checkout = all((folder / part).is_dir() for part in CHECKOUT)

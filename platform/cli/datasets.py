@@ -21,7 +21,7 @@ from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
-from platform.data.checking import FEW, FolderReport, check_folder, counts
+from platform.data.checking import FEW, SHOWN, FolderReport, check_folder, counts
 from platform.data.loading import (
     PARTS,
     Holding,
@@ -72,7 +72,7 @@ RENDERED = (16, 60)
 def datasets_command(
     *,
     show: Path | None,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
     plot: Path | None,
     check: str | None,
     root: Path | None,
@@ -80,11 +80,7 @@ def datasets_command(
     class_names: Path | None,
     as_json: bool,
 ) -> None:
-    """List the data sets, show what clients hold, or check a folder; `sotto datasets --help`.
-
-    Raises:
-        typer.Exit: With code 1, if a checked folder has faults.
-    """
+    """List the data sets, show what clients hold, or check a folder (exit code 1 on faults)."""
     if show is not None and check is not None:
         raise ConfigError("--show: cannot be asked for together with --check; give one of them")
     for option, given in (("--set", overrides), ("--plot", plot)):
@@ -96,7 +92,7 @@ def datasets_command(
     if root is not None and check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
     if show is not None:
-        _show(show, overrides, plot, as_json=as_json)
+        _show(show, overrides or (), plot, as_json=as_json)
         return
     infos = dataset_infos()
     if check is not None:
@@ -223,12 +219,11 @@ def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
         yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
         yield from _count_tables(counts(report.dataset))
     for kind, what in FOUND.items():
-        found = report.of(kind)
-        if found.number:
-            yield f"{found.number} {what}:"
-            yield from (Whole(f"  {line}") for line in found.first)
-        if found.number > len(found.first):
-            yield f"  and {found.number - len(found.first)} more"
+        if found := report.found.get(kind, ()):
+            yield f"{len(found)} {what}:"
+            yield from (Whole(f"  {line}") for line in found[:SHOWN])
+        if len(found) > SHOWN:
+            yield f"  and {len(found) - SHOWN} more"
     yield "all is well" if report.is_sound else "the folder has faults"
 
 
@@ -257,14 +252,7 @@ _NAME: Final = 1.8
 
 @dataclass(frozen=True, kw_only=True)
 class HoldingsPicture:
-    """What each client holds.
-
-    Attributes:
-        held: At least one client.
-        classes: Names of the classes that are dealt out.
-        title: The line above the picture.
-        name: The file's name without a suffix.
-    """
+    """What each client, of at least one, holds of the classes that are dealt out."""
 
     held: Sequence[Holding] = field(repr=False)
     classes: Sequence[str]
@@ -346,17 +334,13 @@ def plot_command(
     name: str,
     storage: str,
     *,
-    kinds: Sequence[str],
+    kinds: Sequence[str] | None,
     output: Path | None,
     force: bool,
     as_json: bool,
 ) -> None:
-    """Draw a run or a sweep.
-
-    Raises:
-        ConfigError: If an option is not valid, a kind has no data, or a file exists; nothing is
-            written then.
-    """
+    """Draw a run or a sweep; nothing is written if an option is refused or a file exists."""
+    kinds = kinds or ()
     of_sweep = is_sweep(Path(name))
     valid = OF_SWEEP if of_sweep else OF_RUN
     for kind in kinds:

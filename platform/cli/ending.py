@@ -57,13 +57,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Ended(Exception):
-    """A command has ended after a signal; the message says how to go on.
-
-    Attributes:
-        number: The signal.
-        run_id: The run that was going on, None without one.
-        command: The command line that goes on with the run; None if the run cannot go on.
-    """
+    """A command has ended after a signal, with a run or without; the message says how to go on."""
 
     def __init__(
         self, number: int, text: str, *, run_id: str | None = None, command: str | None = None
@@ -99,14 +93,12 @@ def same_again() -> str:
 
 
 def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType | None], NoReturn]:
-    """Return the handler of a second signal: the process ends where it is, as if killed.
-
-    The interpreter's usual end would wait for threads and print traces.
-    """
+    """Return the handler of a second signal: the process ends where it is, as if killed."""
 
     def at_once(number: int, frame: FrameType | None) -> NoReturn:
         with contextlib.suppress(OSError):
             os.write(2, f"{telling(number)}\n".encode())
+        # The interpreter's usual end would wait for threads and print traces.
         os._exit(SIGNALLED + number)
 
     return at_once
@@ -114,16 +106,13 @@ def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType 
 
 @contextlib.contextmanager
 def interruptible(ended: Callable[[int], Ended] | None = None) -> Iterator[None]:
-    """While it is entered, a first signal raises and a second one ends the process at once.
+    """While it is entered, a first signal raises `Ended` and a second one ends the process at once.
 
-    A signal that is ignored, as SIGHUP under `nohup`, stays ignored. `ended` gives the words about
-    a signal; without it the word is `interrupted`.
-
-    Raises:
-        Ended: If a signal came.
+    `ended` gives the words about a signal.
     """
     telling = ended or (lambda number: Ended(number, "interrupted"))
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    # A signal that is ignored, as SIGHUP under `nohup`, stays ignored.
     taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
     came: list[int] = []
 
@@ -172,10 +161,7 @@ class Failure:
 
 
 def end_with(command: Any, name: str | None = None) -> None:
-    """Run a command line as typer builds it, and exit with its code.
-
-    Only an error needs heavy imports. Usage messages take `name`, or the command's own.
-    """
+    """Run a command line as typer builds it, and exit with its code; only an error is slow."""
     arguments = sys.argv[1:]
     as_json = asks_for_json(arguments)
     try:
@@ -259,10 +245,7 @@ def _hung_up() -> int:
 
 
 def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
-    """Return the option or argument of a usage error as users type it, and a sentence.
-
-    The first is None if the error is not about an option or argument.
-    """
+    """Return the option or argument (if any) of a usage error as users type it, and a sentence."""
     context = getattr(error, "ctx", None)
     field: str | None
     match error:

@@ -100,17 +100,13 @@ def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
     _show_enrolment(create_enrolment(folder, client_names(clients)), as_json=as_json)
 
 
-def show_command(path: Path, *, as_json: bool) -> None:
+def show_command(file: Path, *, as_json: bool) -> None:
     """Show who is enrolled."""
-    _show_enrolment(read_enrolment(path), as_json=as_json)
+    _show_enrolment(read_enrolment(file), as_json=as_json)
 
 
 def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_json: bool) -> None:
-    """Apply one change to an enrolment file, which is made if it does not exist.
-
-    Raises:
-        ConfigError: If the change is not possible; the file stays as it was.
-    """
+    """Apply one change, unless it is refused, to an enrolment file, which is made if missing."""
     before = read_enrolment(path) if path.exists() else Enrolment()
     try:
         after = change(before)
@@ -121,11 +117,7 @@ def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_j
 
 
 def parse_public(text: str) -> bytes:
-    """Return a public key from hex.
-
-    Raises:
-        ConfigError: If the text is not hex.
-    """
+    """Return a public key from hex; other text is refused."""
     try:
         return bytes.fromhex(text)
     except ValueError as error:
@@ -137,9 +129,9 @@ def parse_node(text: str) -> str:
     return " ".join(text.split()[:2])
 
 
-def show_node_command(path: Path, name: str) -> None:
+def show_node_command(file: Path, name: str) -> None:
     """Print a client's node key, as OpenSSH writes it."""
-    sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
+    sys.stdout.write(f"{node_of(read_enrolment(file), name)}\n")
 
 
 def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:

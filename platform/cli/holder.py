@@ -36,11 +36,7 @@ EXAMPLE: Final = Path(platform.holder.__file__).with_name("example.yaml")
 
 
 def check_command(config: Path, *, as_json: bool) -> None:
-    """Check a data holder's settings, and the files and folders that they name.
-
-    Raises:
-        typer.Exit: With code 2, if a check failed.
-    """
+    """Check a data holder's settings, files and folders; exit code 2 if a check failed."""
     try:
         settings = load_holder(config)
         checks = (check_file(config), *check_holder(settings))
@@ -102,18 +98,14 @@ def example_command() -> None:
     sys.stdout.write(EXAMPLE.read_text(encoding="utf-8"))
 
 
-def create_key_command(path: Path, *, as_json: bool) -> None:
-    """Make a private key and show its public half.
-
-    Raises:
-        ConfigError: If the file exists, as keys are never replaced, or cannot be written.
-    """
-    _show_key(create_key(path), as_json=as_json)
+def create_key_command(file: Path, *, as_json: bool) -> None:
+    """Make a private key in a new file, as keys are never replaced, and show its public half."""
+    _show_key(create_key(file), as_json=as_json)
 
 
-def show_key_command(path: Path, *, as_json: bool) -> None:
+def show_key_command(file: Path, *, as_json: bool) -> None:
     """Show the public half of a private key."""
-    _show_key(read_key(path, key="KEY"), as_json=as_json)
+    _show_key(read_key(file, key="KEY"), as_json=as_json)
 
 
 def _show_key(identity: Identity, *, as_json: bool) -> None:
@@ -133,11 +125,7 @@ def backup_command(config: Path, file: Path, *, as_json: bool) -> None:
 
 
 def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
-    """Bring a data holder's store back, and print the next steps.
-
-    Raises:
-        StorageError: If the store cannot be used or written; the folder stays empty then.
-    """
+    """Bring a data holder's store back, or leave its folder empty, and print the next steps."""
     settings = load_holder(config)
     manifest = restore_store(file, settings, datetime.now(UTC))
     show_manifest(settings.store_file, manifest, as_json=as_json)
@@ -168,11 +156,7 @@ def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> N
 def leave_command(
     config: Path, run_ids: Sequence[str] | None, statement: Path | None, *, as_json: bool
 ) -> None:
-    """Leave some runs (None for all) for good, and say what stays here of each.
-
-    Raises:
-        UnknownRun: If a run was never accepted here.
-    """
+    """Leave some runs (None for all) for good, and say what stays here of each."""
     if run_ids is not None and not run_ids:
         raise ConfigError("RUN: no run is named; valid: names of runs, or --all")
     if statement is not None and (run_ids is None or len(run_ids) != 1):

@@ -60,8 +60,23 @@ KEPT = (
 )
 
 
-def runs_command(storage: str, *, every: bool, as_json: bool) -> None:
-    """List all runs, newest first; `every`: also pruned ones, and the numbers of old ones."""
+def runs_command(
+    names: Sequence[str] | None,
+    storage: str,
+    *,
+    every: bool,
+    prune: bool,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Prune runs, or list all; with `every` also pruned ones, and the numbers of old ones."""
+    if prune:
+        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
+        return
+    if names or yes or dry_run:
+        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
+        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
     if not is_there(storage):
         answer([], f"there is no run in {storage} yet", as_json=as_json)
         return
@@ -107,11 +122,7 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -
 
 
 def run_documents(database: Database, now: datetime, *, most: int | None) -> list[dict[str, Any]]:
-    """Return a document of each run, newest first; of `most` with accuracy and epsilon.
-
-    Raises:
-        RecordsDisagree: If the row of a run has no configuration.
-    """
+    """Return a document of each run, newest first; of `most` with accuracy and epsilon."""
     found = []
     with database.unit_of_work(read_only=True) as uow:
         pruned = pruned_runs(uow)
@@ -144,12 +155,10 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
 
 
 def status_of(run: RunRecord, folder: Path, now: datetime) -> str:
-    """Return a run's status; a run that was killed is not running, although its row says so.
-
-    The process that runs it locks its folder.
-    """
+    """Return a run's status; a run that was killed is not running, although its row says so."""
     if run.status != "running":
         return run.status
+    # The process that runs it locks its folder.
     held = is_held(folder)
     is_being_set_up = held is None and now - _created(run.created) < SETTING_UP
     return "running" if held or is_being_set_up else "interrupted"
@@ -288,20 +297,12 @@ def _size(value: int) -> str:
 
 
 def backup_command(file: Path, storage: str, *, as_json: bool) -> None:
-    """Back up a database, and say what is in the backup.
-
-    Raises:
-        StorageError: If something is damaged, or cannot be written; then there is no backup.
-    """
+    """Back up a database unless something is damaged, and say what is in the backup."""
     show_manifest(file, back_up(storage, file, datetime.now(UTC)), as_json=as_json)
 
 
 def restore_command(file: Path, storage: str, *, as_json: bool) -> None:
-    """Bring a backup back, and say what was in it.
-
-    Raises:
-        StorageError: If its content cannot be used or written; the folder stays empty then.
-    """
+    """Bring a backup back, or leave the folder empty, and say what was in the backup."""
     manifest = restore(file, storage, datetime.now(UTC))
     show_manifest(database_file(storage), manifest, as_json=as_json)
 
@@ -320,11 +321,7 @@ def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
 
 
 def upgrade_command(storage: str, *, as_json: bool) -> None:
-    """Migrate a database, and the stores of simulated clients beside it.
-
-    Raises:
-        StorageError: If a file is damaged, or of a newer version; the file stays as it was.
-    """
+    """Migrate a database, and the stores of simulated clients beside it; refuse newer files."""
     database = require_database(storage)
     stores = stores_beside(database.parent)
     before = [schema_version(storage), *map(stored_version, stores)]

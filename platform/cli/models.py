@@ -45,12 +45,7 @@ def load_trained(
 ) -> Iterator[tuple[Simulation, Mapping[str, Any], TrainedModel]]:
     """Load a finished run, its summary and its model; its database is closed when the block ends.
 
-    Without a client the model is the shared prompts alone; `read_only` leaves the audit log as it
-    is.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        ConfigError: If there is no such client.
+    Without a client the model is the shared prompts; `read_only` leaves the audit log as it is.
     """
     summary = require_summary(run_id, storage)
     simulation = reopen_run(
@@ -80,7 +75,7 @@ def load_trained(
 def export_command(
     run_id: str,
     storage: str,
-    surroundings: Surroundings,
+    folder: Path | None,
     *,
     output: Path | None,
     client: int | None,
@@ -90,6 +85,7 @@ def export_command(
     from safetensors.numpy import save
 
     part = "shared prompts" if client is None else "shared prompts and one personal part"
+    surroundings = Surroundings.with_methods(folder)
     loading = load_trained(run_id, storage, surroundings, client=client, read_only=False)
     with loading as (simulation, summary, model):
         arrays = model.arrays()
@@ -104,12 +100,12 @@ def export_command(
         accuracy = exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
         exported = Exported(part=part, client=client, arrays=arrays, accuracy=accuracy)
     found = simulation.run_id
-    folder = output if output is not None else Path("exports") / found
+    place = output if output is not None else Path("exports") / found
     header = {"run_id": found, "method": str(summary["method"])}
-    write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(simulation, summary, exported))
-    files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
-    document = {"run_id": found, "files": files, "tensors": sorted(arrays)}
+    files = [place / name for name in ("prompts.safetensors", "MODEL_CARD.md")]
+    write_bytes(files[0], save(arrays, header))
+    write_text(files[1], model_card(simulation, summary, exported))
+    document = {"run_id": found, "files": [*map(str, files)], "tensors": sorted(arrays)}
     answer(document, *map(Whole, files), as_json=as_json)
 
 
@@ -117,12 +113,13 @@ def predict_command(
     run_id: str,
     files: Sequence[Path],
     storage: str,
-    surroundings: Surroundings,
+    folder: Path | None,
     *,
     client: int | None,
     as_json: bool,
 ) -> None:
     """Classify image files, or text files with one text each."""
+    surroundings = Surroundings.with_methods(folder)
     # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
@@ -151,11 +148,7 @@ def print_classes(
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
-    """Return an image file as RGB (H, W, 3).
-
-    Raises:
-        ConfigError: If the file is missing, or not an image.
-    """
+    """Return an image file as RGB (H, W, 3); a file that is not an image is refused."""
     from PIL import Image
 
     try:
@@ -168,11 +161,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 
 
 def read_text(path: Path) -> str:
-    """Return a text file as one text, without the white space around it.
-
-    Raises:
-        ConfigError: If the file is missing, not UTF-8, or larger than `MOST_BYTES`.
-    """
+    """Return a UTF-8 file of at most `MOST_BYTES` as one text, without white space around it."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)

@@ -80,10 +80,7 @@ def _lines(text: str) -> str:
 
 
 def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
-    """Return a console for people: as wide as their terminal or COLUMNS, else 80 columns.
-
-    It writes to stdout, or to stderr, or into a file.
-    """
+    """Return a console for people: as wide as their terminal or COLUMNS, else 80 columns."""
     plain = _Plain(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
         plain.width = shutil.get_terminal_size().columns
@@ -247,13 +244,7 @@ Said = str | Sheet
 
 @dataclass(frozen=True)
 class Shape:
-    """How the rows of a table are laid out.
-
-    Attributes:
-        above: How many columns stand above the others: 0, or 1 for the first.
-        below: How many columns stand below the others: 0, or 1 for the last.
-        widths: The others' widths in cells.
-    """
+    """How rows are laid out: 0 or 1 columns above and below the others, and the others' widths."""
 
     above: int
     below: int
@@ -265,10 +256,7 @@ class Shape:
 
 
 def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
-    """Return the first shape in which no word is cut, None if every shape cuts one.
-
-    The columns' names are the first row, and the room is a line's width in cells.
-    """
+    """Return the first shape in which no word is cut; the columns' names are the first row."""
     count = len(rows[0])
     is_long = max(_longest(row[-1].split("\n")) for row in rows) > LONG
     one_off = [(0, 1), (1, 0)] if is_long else [(1, 0), (0, 1)]
@@ -286,11 +274,8 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
 def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[int] | None:
     """Return widths of the columns at which all fit and no word is cut; None if there are none.
 
-    Args:
-        rows: The texts, the columns' names first.
-        room: Width of a line in cells.
-        is_pairs: Whether rows are names and values. A value with a word that is too long for the
-            room beside its name stands below the name.
+    Of names and values (`is_pairs`), a value with a word that is too long for the room beside its
+    name stands below the name.
     """
     columns = list(zip(*rows, strict=True))
     wanted = [max(_longest(text.split("\n")) for text in column) for column in columns]

@@ -422,12 +422,10 @@ def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator
     )
 
 
-def page_command(storage: str, socket: Path | None, **place: Any) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; `place` has the fields of `Place`.
-
-    Raises:
-        SchemaMismatch: If the file is of another program, or of a newer version.
-    """
+def page_command(
+    storage: str, socket: Path | None, names: Sequence[str] | None, **place: Any
+) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; `place` has the other fields of `Place`."""
     database_file(storage)
     try:
         from platform.results.page.server import Place, serve
@@ -450,4 +448,4 @@ def page_command(storage: str, socket: Path | None, **place: Any) -> None:
     except StorageError:
         # If the database is damaged or busy, the page itself says so.
         pass
-    serve(records, Place(**place), tell)
+    serve(records, Place(names=names or (), **place), tell)

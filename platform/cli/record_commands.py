@@ -18,12 +18,11 @@ from platform.cli.command_line import (
     Storage,
     run_names,
 )
-from platform.errors import ConfigError
 
 audit_app = CommandLine(help="Query and verify the audit log.", no_args_is_help=True)
 
 
-@audit_app.command("query")
+@audit_app.command("query", by="auditing.print_audit")
 def audit_query(
     *,
     run_id: Annotated[str | None, typer.Option("--run", help="Entries of this run.")] = None,
@@ -49,23 +48,9 @@ def audit_query(
     as_json: Json = False,
 ) -> None:
     """Show audit entries, filtered on any field; a name without any entry is refused."""
-    from platform.cli.auditing import AuditFilter, print_audit
-
-    wanted = AuditFilter(
-        run_id=run_id,
-        actor=actor,
-        action=action,
-        round_number=round_number,
-        channel=channel,
-        status=status,
-        since=since,
-        until=until,
-        detail=detail,
-    )
-    print_audit(wanted, storage, shown_as="json" if as_json else shown_as, limit=limit)
 
 
-@audit_app.command("verify")
+@audit_app.command("verify", by="auditing.verify_audit")
 def audit_verify(
     *,
     run_id: Annotated[
@@ -83,20 +68,14 @@ def audit_verify(
     as_json: Json = False,
 ) -> None:
     """Compare all records of runs with each other; exit code 3 if some do not agree."""
-    from platform.cli.auditing import verify_audit
-
-    verify_audit(run_id, head, storage, key=key, as_json=as_json)
 
 
-@audit_app.command("head")
+@audit_app.command("head", by="auditing.print_head")
 def audit_head(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     """Print the log's head, a signed checkpoint, for others to keep."""
-    from platform.cli.auditing import print_head
-
-    print_head(storage, as_json=as_json)
 
 
-@audit_app.command("prove")
+@audit_app.command("prove", by="auditing.print_proof")
 def audit_prove(
     event: Annotated[
         str, typer.Argument(metavar="EVENT", help="RUN:NUMBER of an event, or a leaf's number.")
@@ -105,15 +84,12 @@ def audit_prove(
     as_json: Json = False,
 ) -> None:
     """Prove that an event or charge is in the log, to a reader who knows a head of it."""
-    from platform.cli.auditing import print_proof
-
-    print_proof(event, storage, as_json=as_json)
 
 
-@audit_app.command("export")
+@audit_app.command("export", by="auditing.export_log")
 def audit_export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder.")],
-    salts: Annotated[
+    with_salts: Annotated[
         bool,
         typer.Option("--with-salts", help="Also open the commitments: who was drawn in secret."),
     ] = False,
@@ -121,35 +97,26 @@ def audit_export(
     as_json: Json = False,
 ) -> None:
     """Write the log as tiles (C2SP tlog-tiles), which other programs can check."""
-    from platform.cli.auditing import export_log
-
-    export_log(folder, storage, with_salts=salts, as_json=as_json)
 
 
-@audit_app.command("watch")
+@audit_app.command("watch", by="auditing.follow_log")
 def audit_watch(
     seconds: Annotated[float, typer.Option(help="Between looks.", min=0.05, max=86_400)] = 2.0,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Show events as they come, until Ctrl-C; exit code 3 if the log loses what it had."""
-    from platform.cli.auditing import follow_log
-
-    follow_log(storage, seconds, as_json=as_json)
 
 
-@audit_app.command("change-key")
+@audit_app.command("change-key", by="auditing.change_log_key")
 def audit_change_key(storage: Storage = DEFAULT_STORAGE) -> None:
     """Make a new key for the log's heads; the old key signs the change."""
-    from platform.cli.auditing import change_log_key
-
-    change_log_key(storage)
 
 
 report_app = CommandLine()
 
 
-@report_app.command()
+@report_app.command(by="reporting.report_command")
 def report(
     run_id: RunName,
     *,
@@ -176,22 +143,9 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
-    from platform.cli.reporting import print_report, privacy_report_command
-
-    if format_ is None and not compare and output is None and audit is None:
-        print_report(run_id, storage, as_json=as_json)
-        return
-    privacy_report_command(
-        (run_id, *(compare or ())),
-        storage,
-        format_=format_ or "table",
-        output=output,
-        audit=audit,
-        as_json=as_json,
-    )
 
 
-@report_app.command()
+@report_app.command(by="budgeting.budget_command")
 def budget(
     run_id: Annotated[
         str | None,
@@ -216,12 +170,9 @@ def budget(
     as_json: Json = False,
 ) -> None:
     """Show what clients have spent, what is left, and how many further rounds fit."""
-    from platform.cli.budgeting import budget_command
-
-    budget_command(run_id, client, storage, every=every, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="keeping.runs_command")
 def runs(
     names: Annotated[
         list[str] | None,
@@ -251,20 +202,9 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """List the runs, newest first, with accuracy and epsilon; or prune them."""
-    if prune:
-        from platform.cli.keeping import prune_command
-
-        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
-        return
-    if names or yes or dry_run:
-        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
-        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
-    from platform.cli.keeping import runs_command
-
-    runs_command(storage, every=every, as_json=as_json)
 
 
-@report_app.command()
+@report_app.command(by="reporting.compare_command")
 def compare(
     names: Annotated[
         list[str],
@@ -274,6 +214,3 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Put runs side by side: accuracy, epsilon by adversary, and the settings that differ."""
-    from platform.cli.reporting import compare_command
-
-    compare_command(names, storage, as_json=as_json)

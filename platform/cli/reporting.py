@@ -62,10 +62,7 @@ def heading(delta: float) -> str:
 
 
 def round_line(document: Mapping[str, Any]) -> str:
-    """Return one round on a line of 80 columns; a second line below it holds rare remarks.
-
-    Bytes are means per invited client.
-    """
+    """Return one round on a line of 80 columns; a second line below it holds rare remarks."""
     *cells, up, down, seconds = round_cells(document)
     # The heading says that these are bytes.
     up, down = (one.replace(" B", "").replace(" ", "").removesuffix("B") for one in (up, down))
@@ -112,10 +109,8 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def round_remarks(document: Mapping[str, Any]) -> str:
-    """Return the remarks about a round that have no column; most rounds have none.
-
-    Runs of older versions state no validation and no phase.
-    """
+    """Return the remarks about a round that have no column; most rounds have none."""
+    # Runs of older versions state no validation and no phase.
     measured, released = document.get("validation"), document.get("released_validation")
     text = ""
     if measured is not None and measured["mean"] is not None:
@@ -259,10 +254,8 @@ def print_summary(summary: Mapping[str, Any]) -> None:
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the results of a finished run, as rows of name and value in words.
-
-    Summaries of earlier versions lack some keys; their rows are left out.
-    """
+    """Return the results of a finished run, as rows of name and value in words."""
+    # Summaries of earlier versions lack some keys; their rows are left out.
     final, gain, head = summary["final"], summary["gain_over_local"], summary["audit_head"]
     rows = [("method, data", f"{summary['method']} on {summary['dataset']}")]
     if first := summary.get("phase_two_of"):
@@ -358,7 +351,6 @@ def _claim(summary: Mapping[str, Any], value: float | str) -> str:
 
 
 def _canaries(found: Mapping[str, Any]) -> str:
-    """Return what canaries showed of the claim, beside the most that they could show."""
     guessed, share = found["guessed_lower_bound"], f"{100 * found['share']:.0f}%"
     coins = "" if guessed is None else f"; by guessed coins alone at least {lower_text(guessed)}"
     where = f"{found['directions']} of {found['dimension']} directions"
@@ -404,10 +396,7 @@ def compare_command(names: Sequence[str], storage: str, *, as_json: bool) -> Non
 
 
 def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
-    """Return runs whose records agree side by side.
-
-    `differences` holds the settings that differ: dotted key, run, value; a run may lack a key.
-    """
+    """Return runs whose records agree side by side."""
     shown = []
     for run in runs:
         config, numbers = run.config, numbers_of(run)
@@ -433,6 +422,7 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     # An infinite epsilon has no unit, and an equal unit would not make it comparable.
     claiming = [one for one in shown if one["unit"] is not None]
     settings = {one.records.run_id: dict(flat(one.config.model_dump(mode="json"))) for one in runs}
+    # Dotted key, run, value; a run may lack a key.
     differences = {}
     for key in dict.fromkeys(key for one in settings.values() for key in one):
         of = {run: one[key] for run, one in settings.items() if key in one}
@@ -491,16 +481,21 @@ def _compared_words(document: Document) -> Iterator[Said]:
         yield "no setting differs"
 
 
-def privacy_report_command(
-    names: Sequence[str],
+def report_command(
+    run_id: str,
+    compare: Sequence[str] | None,
     storage: str,
     *,
-    format_: str,
+    format_: str | None,
     output: Path | None,
-    audit: Path | None = None,
+    audit: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the privacy budget report of a run, beside others, in a form of `FORMATS`."""
+    """Print a run in short, or make its privacy budget report if an option asks for one."""
+    if format_ is None and not compare and output is None and audit is None:
+        print_report(run_id, storage, as_json=as_json)
+        return
+    format_ = format_ or "table"
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "
@@ -526,7 +521,7 @@ def privacy_report_command(
     if output is not None and output.exists():
         raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:
-        found = resolved_once(database, names, storage, "--compare")
+        found = resolved_once(database, (run_id, *(compare or ())), storage, "--compare")
         first, *others = [read_budget(database, name) for name in found]
         runs = {one.agreed.records.run_id for one in (first, *others)}
         log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})

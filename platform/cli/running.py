@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +41,14 @@ SHOWN = 5
 def run_command(
     config: Path, overrides: Sequence[str], surroundings: Surroundings, *, as_json: bool
 ) -> None:
-    """Run a configuration from its first round.
-
-    Raises:
-        ConfigError: If the configuration cannot be run; nothing is written then.
-    """
+    """Run a configuration from its first round; one that cannot be run writes nothing."""
     loaded = load_config(config, overrides, surroundings.sources)
     if loaded.federation is not None:
         federate(loaded, surroundings, as_json=as_json)
         return
-    _execute(
-        loaded,
-        finding(loaded.storage.url, surroundings),
-        lambda screen: create_run(loaded, screen, surroundings),
-        as_json=as_json,
-    )
+    options = finding(loaded.storage.url, surroundings)
+    starting = partial(create_run, loaded, surroundings=surroundings)
+    _execute(loaded, options, starting, as_json=as_json)
 
 
 def second_phase_command(
@@ -65,22 +59,14 @@ def second_phase_command(
     *,
     as_json: bool,
 ) -> None:
-    """Run a second phase on the pool, clients and ledger of a finished run.
-
-    Raises:
-        ConfigError: If the second phase cannot be run; nothing is written then.
-    """
+    """Run a second phase on the pool, clients and ledger of a finished run."""
     found = resolve_run(run_id, storage)
     with open_storage(storage) as database:
         tree = stored_config(database, found, surroundings).model_dump(mode="json")
     tree["storage"]["url"] = storage
     config = parse_config({**tree, "phase_two_of": found}, overrides, surroundings.sources)
-    _execute(
-        config,
-        finding(storage, surroundings),
-        lambda screen: create_run(config, screen, surroundings),
-        as_json=as_json,
-    )
+    starting = partial(create_run, config, surroundings=surroundings)
+    _execute(config, finding(storage, surroundings), starting, as_json=as_json)
 
 
 def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
@@ -95,12 +81,8 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
         moved = config.model_copy(update={"storage": StorageConfig(url=storage)})
         federate_again(found, moved, surroundings, as_json=as_json)
         return
-    _execute(
-        config,
-        finding(storage, surroundings),
-        lambda screen: reopen_run(found, storage, screen, surroundings),
-        as_json=as_json,
-    )
+    again = partial(reopen_run, found, storage, surroundings=surroundings)
+    _execute(config, finding(storage, surroundings), again, as_json=as_json)
 
 
 def _execute(
@@ -133,17 +115,12 @@ def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
 
 
 def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) -> None:
-    """Run a configuration with its clients, from its first round.
+    """Run a configuration with its clients, from its first round."""
 
-    Raises:
-        ConfigError: If the configuration cannot be run; nothing is written then.
-    """
-    _federate(
-        config,
-        surroundings,
-        lambda screen, reach: new_federation(config, screen, surroundings, reaching=reach),
-        as_json=as_json,
-    )
+    def set_up(screen: ScreenObserver, reach: Reaching) -> AbstractContextManager[Conducted]:
+        return new_federation(config, screen, surroundings, reaching=reach)
+
+    _federate(config, surroundings, set_up, as_json=as_json)
 
 
 def federate_again(
@@ -153,14 +130,11 @@ def federate_again(
 
     `config` is the run's first configuration, with the present place of its storage.
     """
-    _federate(
-        config,
-        surroundings,
-        lambda screen, reach: reopened_federation(
-            run_id, config, screen, surroundings, reaching=reach
-        ),
-        as_json=as_json,
-    )
+
+    def set_up(screen: ScreenObserver, reach: Reaching) -> AbstractContextManager[Conducted]:
+        return reopened_federation(run_id, config, screen, surroundings, reaching=reach)
+
+    _federate(config, surroundings, set_up, as_json=as_json)
 
 
 class FederationScreen(ScreenObserver):

@@ -82,11 +82,7 @@ SCHEMAS: Final[Mapping[str, str]] = {
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """Return a schema as a JSON document of its own.
-
-    Raises:
-        ConfigError: If no schema has this name.
-    """
+    """Return a schema as a JSON document of its own; an unknown name is refused."""
     if name not in SCHEMAS:
         raise ConfigError(f"NAME: {name!r} is unknown; valid: {listed(sorted(SCHEMAS))}")
     program, _, command = name.partition(".")

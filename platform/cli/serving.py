@@ -53,14 +53,8 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def serve_command(config: Path, *, as_json: bool) -> None:
     """Run a data holder's client until SIGTERM or Ctrl-C; it finishes its current answer first.
 
-    A second signal ends the process where it is.
-
-    Args:
-        config: The client's YAML file.
-        as_json: Whether each log line is a JSON object.
-
-    Raises:
-        Ended: After Ctrl-C. SIGTERM is the usual end of a service, and raises nothing.
+    A second signal ends the process where it is. Ctrl-C raises `Ended`, as SIGTERM alone is the
+    usual end of a service. Under `as_json` each log line is a JSON object.
     """
     settings, ended = load_holder(config), threading.Event()
 
@@ -121,18 +115,18 @@ def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
     answer(document, text, as_json=as_json)
 
 
-def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) -> None:
+def export_command(config: Path, run_id: str, file: Path, *, as_json: bool) -> None:
     """Write the holder's own model as one safetensors file."""
     from safetensors.numpy import save
 
-    if output.exists():
-        raise ConfigError(f"FILE: {str(output)!r} exists already; valid is a new file")
+    if file.exists():
+        raise ConfigError(f"FILE: {str(file)!r} exists already; valid is a new file")
     arrays = own_model(load_holder(config), run_id, Surroundings()).model.arrays()
     if not arrays:
         raise ConfigError(f"RUN: {run_id} trained nothing that could be exported")
-    write_bytes(output, save(arrays, {"run_id": run_id}))
-    document = {"run_id": run_id, "file": str(output), "tensors": sorted(arrays)}
-    answer(document, Whole(output), as_json=as_json)
+    write_bytes(file, save(arrays, {"run_id": run_id}))
+    document = {"run_id": run_id, "file": str(file), "tensors": sorted(arrays)}
+    answer(document, Whole(file), as_json=as_json)
 
 
 _SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)
@@ -141,16 +135,15 @@ _NAMES = ("run", "receipts", "rounds", "uploads", *_SPENT, "problems")
 
 def verify_receipts(
     source: Path,
-    compare: Sequence[Path],
+    compare: Sequence[Path] | None,
     key: str | None,
     *,
-    uploads: Sequence[Path] = (),
+    uploads: Sequence[Path] | None,
     as_json: bool,
 ) -> None:
     """Recompute epsilon from receipts alone, and print every fault.
 
-    Raises:
-        Exit: With code 3, if a record does not hold, or two files have no head in common.
+    The exit code is 3 if a record does not hold, or two files have no head in common.
     """
     trusted = None if key is None else parse_key(key)
     kept: Sequence[KeptReceipt]
@@ -161,13 +154,13 @@ def verify_receipts(
         kept, own = read_receipts(source), None
     found = verified(kept, own, key=trusted)
     compared: list[dict[str, Any]] = []
-    for path in compare:
+    for path in compare or ():
         forked, common = forks(found, verified(read_receipts(path), key=trusted))
         if not common:
             forked.append(f"{path}: no common head, so nothing could be compared")
         compared.append({"file": str(path), "common": common, "problems": forked})
     bound = []
-    for path in uploads:
+    for path in uploads or ():
         try:
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").digest()

@@ -53,13 +53,13 @@ def sweep_command(
     *,
     methods: str | None,
     seeds: str | None,
-    settings: Sequence[str],
-    method_settings: Sequence[str],
+    settings: Sequence[str] | None,
+    method_settings: Sequence[str] | None,
     device: str | None,
     folder: Path | None,
     storage: str,
     on: str | None,
-    cluster_settings: Sequence[str],
+    cluster_settings: Sequence[str] | None,
     jobs: int | None,
     output: Path | None,
     as_published: bool,
@@ -67,9 +67,7 @@ def sweep_command(
 ) -> None:
     """Run the cells of a grid that have not finished, and write its tables; `sotto sweep --help`.
 
-    Raises:
-        ConfigError: If a cell or an option is not valid, or another sweep works in the folder;
-            nothing starts then.
+    Nothing starts if a cell or an option is not valid, or another sweep works in the folder.
     """
     if on is None and cluster_settings:
         raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
@@ -78,14 +76,14 @@ def sweep_command(
             f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
             f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
         )
-    cluster = None if on is None else cluster_of(on, cluster_settings)
+    cluster = None if on is None else cluster_of(on, cluster_settings or ())
     sources = Sources(registry=Registry(folder=folder), as_published=as_published)
     request = SweepRequest(
         configs=tuple(configs),
         methods=() if methods is None else parse_names(methods),
         seeds=() if seeds is None else parse_seeds(seeds),
-        settings=tuple(settings),
-        method_settings=tuple(method_settings),
+        settings=tuple(settings or ()),
+        method_settings=tuple(method_settings or ()),
         device=device,
         folder=folder,
         storage=storage,

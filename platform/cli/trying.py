@@ -51,19 +51,21 @@ if TYPE_CHECKING:
 
 def clipping_command(
     config: Path,
-    overrides: Sequence[str],
-    surroundings: Surroundings,
+    overrides: Sequence[str] | None,
+    folder: Path | None,
     *,
     dataset: str | None,
-    root: str | None,
+    root: Path | None,
     rounds: int | None,
     as_json: bool,
 ) -> None:
     """Run a configuration dry on public images, and print the norms of its uploads."""
-    loaded = load_config(config, overrides, surroundings.sources)
+    surroundings = Surroundings.with_methods(folder)
+    loaded = load_config(config, overrides or (), surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
+    place = None if root is None else str(root)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
-        found = rehearse(loaded, surroundings, screen, dataset=dataset, root=root, rounds=rounds)
+        found = rehearse(loaded, surroundings, screen, dataset=dataset, root=place, rounds=rounds)
     answer(found, _norm_words(found), as_json=as_json)
 
 
@@ -104,16 +106,7 @@ def rehearse(
 ) -> dict[str, Any]:
     """Run a configuration dry on public images, and return the norms of its uploads.
 
-    Args:
-        config: The configuration.
-        surroundings: The parts that a run takes from outside.
-        observer: Sees the dry run.
-        dataset: A public data set; None for the configuration's.
-        root: The data set's folder; None for the configuration's.
-        rounds: Number of rounds to try; None for all.
-
-    Raises:
-        ConfigError: If the configuration cannot be run, or there are no public images for it.
+    Data set and its folder are the configuration's, and the rounds all of them, unless given.
     """
     public = on_public_images(config, dataset, root)
     norms: dict[int, list[float]] = {}
@@ -165,17 +158,18 @@ ENOUGH = 0.999
 
 def audit_privacy_command(
     config: Path,
-    overrides: Sequence[str],
-    surroundings: Surroundings,
+    overrides: Sequence[str] | None,
+    folder: Path | None,
     *,
     canaries: int,
     plot: Path | None,
     as_json: bool,
 ) -> None:
     """Audit a configuration's mechanism; exit code 1 if its claim is refuted."""
+    surroundings = Surroundings.with_methods(folder)
     if plot is not None:
         require_drawable(plot)
-    loaded = load_config(config, overrides, surroundings.sources)
+    loaded = load_config(config, overrides or (), surroundings.sources)
     require_claim(loaded)
     run = plan_run(loaded, SilentObserver(), surroundings)
     with AuditProgress() as progress:
@@ -263,14 +257,7 @@ CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
 
 @dataclass(frozen=True)
 class AuditPicture:
-    """The scores of canaries beside the claims.
-
-    Attributes:
-        audits: At least one audit.
-        labels: A name of each.
-        name: The file's name without a suffix.
-        title: The picture's content in words.
-    """
+    """The scores of canaries beside the claims, of at least one audit, each with a label."""
 
     audits: Sequence[ChannelAudit]
     labels: Sequence[str]
@@ -299,13 +286,7 @@ class AuditPicture:
 
 
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
-    """Draw the outcomes into a file.
-
-    Each has a label; by default mechanism and channel.
-
-    Raises:
-        ConfigError: If the file cannot be written.
-    """
+    """Draw the outcomes into a file, each with a label: by default mechanism and channel."""
     names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
     write_picture(AuditPicture(tuple(audits), names), path)
 

@@ -154,10 +154,7 @@ class Sources:
 
 
 def packaged_names(sources: Sources) -> Iterator[str]:
-    """Yield the name of every packaged configuration, in order.
-
-    Presets of methods and settings of published runs are left out.
-    """
+    """Yield the name of every packaged configuration, without presets and published settings."""
     parts = (sources.presets, sources.references)
     for path in sorted(sources.configs.rglob("*.yaml")):
         if not any(map(path.is_relative_to, parts)):

@@ -82,10 +82,9 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
 def _method_section(
     before: Any, name: Any, given: Container[str], sources: Sources
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the section of a method, and a remark on the options that its preset drops, if any.
+    """Return the present section of a method, or another one's preset, and what that drops.
 
-    It is the present one, or another method's whole preset. Options that are set again beside the
-    name (`given`) are kept.
+    Options that are set again beside the name (`given`) are kept.
     """
     if not isinstance(before, dict):
         return read_preset(name, sources), []
@@ -168,10 +167,7 @@ def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
 
 
 def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> dict[str, Any]:
-    """Return a table's configuration with the settings of its published run.
-
-    The tree has the section of the method that shall run; `config` is its file.
-    """
+    """Return a table's configuration, in the file `config`, with its published settings."""
     papers, file = (sources.configs / "papers").resolve(), config.resolve()
     table, paths = _TABLE.fullmatch(file.stem), list[Path]()
     if table is not None and file.parent.parent == papers:
@@ -242,10 +238,7 @@ def parse_config(
 
 
 def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
-    """Return plain data of a YAML file as a frozen tree of sections.
-
-    The context has values for the tree's own checks. An error states the first wrong field.
-    """
+    """Return plain data as a frozen tree of sections; an error states the first wrong field."""
     try:
         return kind.model_validate(_tuples(tree), context=dict(context))
     except ValidationError as error:
@@ -306,10 +299,7 @@ def _tuples(value: Any) -> Any:
 
 
 def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = RunConfig) -> str:
-    """Return a validation's first error as one sentence: the field, the value and what is valid.
-
-    The section is the validated one, empty for the whole tree, and `kind` knows the valid keys.
-    """
+    """Return a validation's error, within a section, in a sentence; `kind` knows valid keys."""
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"
     message = error["msg"].removeprefix("Value error, ")

@@ -126,18 +126,17 @@ def _partition(config: RunSections) -> Iterator[str]:
             f"task.shots: {task.shots} of each class does not fit task.partition.images_per_client "
             f"= {section.images_per_client}, which are drawn whatever their class; valid: null"
         )
-    if section.classes_per_client is not None and section.shared_classes is not None:
-        yield (
-            f"task.partition.shared_classes: {section.shared_classes} has no meaning with "
-            f"task.partition.classes_per_client = {section.classes_per_client}, where all classes "
-            "are shared; valid: null"
-        )
-    if section.classes_per_client is not None and section.slices is not None:
-        yield (
-            f"task.partition.slices: {section.slices} has no meaning with "
-            f"task.partition.classes_per_client = {section.classes_per_client}, where classes are "
-            "drawn one by one; valid: null"
-        )
+    for name, why in (
+        ("shared_classes", "where all classes are shared"),
+        ("slices", "where classes are drawn one by one"),
+    ):
+        value = getattr(section, name)
+        if section.classes_per_client is not None and value is not None:
+            yield (
+                f"task.partition.{name}: {value} has no meaning with "
+                f"task.partition.classes_per_client = {section.classes_per_client}, {why}; valid: "
+                "null"
+            )
     if task.shots is None and task.dataset in MADE and not by_client:
         yield (
             f"task.shots: null takes all training examples, and {task.dataset} makes as "

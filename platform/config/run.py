@@ -66,7 +66,10 @@ def known_keys() -> tuple[Key, ...]:
 
 def _keys(section: Mapping[str, Any], sections: Mapping[str, Any], prefix: str) -> Iterator[Key]:
     for name, field in section["properties"].items():
-        kinds = [_resolved(kind, sections) for kind in field.get("anyOf", [field])]
+        kinds: list[Mapping[str, Any]] = [
+            sections[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+            for kind in field.get("anyOf", [field])
+        ]
         inner = next((kind for kind in kinds if "properties" in kind), None)
         # A section that may be null is a key itself.
         if inner is None or len(kinds) > 1:
@@ -83,11 +86,6 @@ def _keys(section: Mapping[str, Any], sections: Mapping[str, Any], prefix: str) 
             )
         if inner is not None:
             yield from _keys(inner, sections, f"{prefix}{name}.")
-
-
-def _resolved(kind: Mapping[str, Any], sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = sections[kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
-    return found
 
 
 def _values(kind: Mapping[str, Any]) -> str:

@@ -413,12 +413,7 @@ class ScheduleConfig(Section):
     """
 
     def factor(self, round_number: int, rounds: int) -> float:
-        """Return the factor of all learning rates in a round, in (0, 1].
-
-        Args:
-            round_number: From 1 to `rounds`.
-            rounds: Number of the run's rounds.
-        """
+        """Return the factor, in (0, 1], of all learning rates in a round from 1 to `rounds`."""
         if round_number <= self.warm_up_rounds:
             growing = round_number / (self.warm_up_rounds + 1)
             return growing if self.warm_up_factor is None else self.warm_up_factor
@@ -761,11 +756,7 @@ class RunSections(Section):
 
     @property
     def mechanism(self) -> Mechanism:
-        """The run's mechanism.
-
-        Raises:
-            UnknownMechanism: If no mechanism has the configured name; a rule refuses that first.
-        """
+        """The run's mechanism; a rule has refused an unknown name."""
         return self._mechanisms.named(self.privacy.mechanism)
 
     def seed_of(self, purpose: str) -> int:

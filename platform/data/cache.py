@@ -131,12 +131,7 @@ def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
 
 
 def read_digests(segment: Segment) -> Digests:
-    """Return a segment's digests.
-
-    Raises:
-        ValueError: If the file is damaged.
-        OSError: If the file is missing, or cannot be read now; its digests may still be good.
-    """
+    """Return a segment's digests; a damaged file is a ValueError."""
     data = segment.digests_path.read_bytes()
     if not data or len(data) % (2 * DIGEST_BYTES):
         raise ValueError(f"{len(data)} bytes are no digests")
@@ -146,14 +141,10 @@ def read_digests(segment: Segment) -> Digests:
 
 
 def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
-    """Return the `count` rows of a file, read-only.
+    """Return the `count` rows of a file, read-only; a damaged file is a ValueError.
 
     A file of at most `into_memory` bytes is read and closed. A larger file is mapped: it stays
     open, and readable even if another process removes it.
-
-    Raises:
-        ValueError: If the file is damaged: cut short, or not an array of `count` rows.
-        OSError: If the file is missing, or cannot be read now; its rows may still be good.
     """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -217,10 +208,7 @@ def write_segment(
 
 
 def remove_leftovers(folder: Path, before: float) -> None:
-    """Remove the files that dead writers left in a folder of segments.
-
-    Writers may still write to files that changed after `before`, in seconds since 1970.
-    """
+    """Remove the files that dead writers left in a folder: those not changed since `before`."""
     names = names_in(folder)
     whole = {name.removesuffix(DIGESTS) + ROWS for name in names if name.endswith(DIGESTS)}
     for name in names:
@@ -395,11 +383,7 @@ class CacheFolder:
     limit: int
 
     def model_folder(self, kind: Kind, computation: Sequence[str]) -> Path:
-        """Return the folder for rows of one kind and computation.
-
-        The computation is everything on which a row depends beside its image: weights,
-        preprocessing, versions.
-        """
+        """Return the folder for rows of one kind and all that a row depends on beside images."""
         text = "\0".join((kind, *computation))
         return self.path / kind / hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
@@ -480,10 +464,7 @@ def cached_rows(path: Path) -> list[CachedRows]:
 
 
 def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
-    """Remove the segments with the oldest use until the rest is within the limit.
-
-    The segments to keep stay, even if they exceed the limit.
-    """
+    """Remove the segments with the oldest use, but those to keep, until the limit holds."""
     found = [s for _, folder in _model_folders(cache.path) for s in find_segments(folder)]
     sizes = {segment: segment.num_bytes() for segment in found}
     total = sum(sizes.values())
@@ -497,11 +478,7 @@ def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
 def clear(path: Path, model: str | None) -> tuple[int, int]:
     """Remove the cached rows of a model (its name, or the start of its fingerprint), or all.
 
-    Returns:
-        The numbers of removed images and bytes.
-
-    Raises:
-        ConfigError: If the folder is a link, holds no rows of this model, or cannot be changed.
+    Returns the numbers of removed images and bytes; refuses a link, and a model without rows.
     """
     if path.is_symlink():
         raise ConfigError(

@@ -70,15 +70,9 @@ def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, .
 
 
 class _Held(NamedTuple):
-    """A file or text that a client holds.
+    """A file or text on a side (`training` or `test`); its size is 0 if it cannot be read.
 
-    Attributes:
-        side: `training` or `test`.
-        name: Its path below the data set's folder, or its row.
-        label: Its class.
-        size: Of a file in bytes, of a text in characters; 0 where the size cannot be read.
-        place: An identity of its place.
-        digest: Returns the digest of its content.
+    The place is an identity, and `digest` returns the digest of its content.
     """
 
     side: str
@@ -93,15 +87,8 @@ def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[
     """Refuse one image or text under two labels, and report training examples among test examples.
 
     Only files of equal size can be the same, so most files are not read. Images in memory are not
-    compared: published arrays have such pairs.
-
-    Args:
-        dataset: All examples.
-        train: Rows of training examples that clients hold.
-        test: Rows of test examples that clients hold.
-
-    Returns:
-        Sentences for the report; empty where no test example is a training example.
+    compared: published arrays have such pairs. The rows are those that clients hold, and the
+    sentences are for the report.
     """
     sides = (("training", dataset.train, train), ("test", dataset.test, test))
     # Where both sides are one pool, a file that is in both is one file.
@@ -177,14 +164,6 @@ Telling = Callable[[int, int], None]
 """Takes the number of opened examples, and of all."""
 
 
-@dataclass(frozen=True)
-class Findings:
-    """Findings of one kind: their number, and the first `SHOWN` in words."""
-
-    number: int
-    first: tuple[str, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class FolderReport:
     """The result of a check.
@@ -193,26 +172,22 @@ class FolderReport:
         info: The facts about the data set that need no files.
         refusal: The sentence with which a run would refuse the folder; None for a sound folder.
         dataset: The data set; None if it could not be read.
-        found: Findings by `KINDS`; empty if the data set could not be read.
+        found: Findings by `KINDS`, in words; empty if the data set could not be read.
     """
 
     info: DatasetInfo
     refusal: str | None
     dataset: Dataset | None
-    found: Mapping[str, Findings] = field(default_factory=dict)
+    found: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_sound(self) -> bool:
         """Whether there is no fault; few examples, copies and like names are no faults."""
-        return self.refusal is None and not any(self.of(kind).number for kind in FAULTS)
-
-    def of(self, kind: str) -> Findings:
-        """Return the findings of one of the `KINDS`."""
-        return self.found.get(kind, Findings(0, ()))
+        return self.refusal is None and not any(self.found.get(kind) for kind in FAULTS)
 
     def document(self) -> dict[str, Any]:
-        """Return the report as plain data."""
-        found = {kind: self.of(kind) for kind in KINDS}
+        """Return the report as plain data, with the first `SHOWN` findings of a kind."""
+        found = {kind: list(self.found.get(kind, ())) for kind in KINDS}
         return {
             "dataset": self.info.name,
             "sound": self.is_sound,
@@ -221,7 +196,7 @@ class FolderReport:
             "refusal": self.refusal,
             "recognised": [] if self.dataset is None else list(self.dataset.recognised),
             "counts": None if self.dataset is None else counts(self.dataset),
-            **{n: {"number": f.number, "first": list(f.first)} for n, f in found.items()},
+            **{n: {"number": len(f), "first": f[:SHOWN]} for n, f in found.items()},
         }
 
 
@@ -246,19 +221,11 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         many = [other for other, of in sizes.items() if of > 0 and of >= _RARE * number]
         for like in get_close_matches(name, many, n=1, cutoff=_LIKE):
             found["slips"].append(f"{name} ({number}), where {like} has {sizes[like]}")
-    return FolderReport(
-        info=info,
-        refusal=refusal,
-        dataset=dataset,
-        found={k: Findings(len(lines), tuple(lines[:SHOWN])) for k, lines in found.items()},
-    )
+    return FolderReport(info=info, refusal=refusal, dataset=dataset, found=found)
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
-    """Count the examples of each side in all, by class and by domain.
-
-    Examples that files hold back for validation are a side of their own, if there are any.
-    """
+    """Count the examples of each side (with validation, if any) in all, by class and by domain."""
     train, test, held = dataset.train, dataset.test, dataset.validation
     rows = np.setdiff1d(np.arange(train.num_examples), held)
     sides = {

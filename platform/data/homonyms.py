@@ -52,10 +52,7 @@ of a held-out style tells its sense."""
 
 
 def outlines_of(labels: Indices, senses: Indices) -> Indices:
-    """Return the outlines of names, as indices into those of `shapes`.
-
-    Labels and senses are indices that broadcast.
-    """
+    """Return the outlines of names, as indices into those of `shapes`; the arguments broadcast."""
     return (labels + np.array(SHIFTS, dtype=np.int64)[senses]) % len(OUTLINES)
 
 
@@ -106,17 +103,10 @@ def in_senses_of_holders(
     *,
     merged: bool,
 ) -> Dataset:
-    """Draw a data set's images anew, each in the sense of its holder.
+    """Draw the images of a data set (training and test apart) anew, in the senses of holders.
 
     Labels, domains and the order of rows stay, so every holder keeps its rows. Rows without a
-    holder are drawn in the first sense.
-
-    Args:
-        made: The data set, training and test examples apart.
-        request: The request that it was made by.
-        clients: The rows of each client.
-        of_clients: Sense of each client.
-        merged: Whether the partition deals out one pool, training examples first.
+    holder are drawn in the first sense. `merged` says that the partition deals out one pool.
     """
     ends = made.train.num_examples
     senses = np.zeros(ends + made.test.num_examples, np.int64)

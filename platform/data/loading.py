@@ -75,17 +75,8 @@ class Dealt(NamedTuple):
     domains: tuple[int, ...]
 
 
-def number_of_hands(config: RunConfig) -> int:
-    """Count the clients that get images, new clients included."""
-    return config.task.clients + config.task.new_clients
-
-
 def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
-    """Return indices of the domains that are dealt out, ascending.
-
-    A held-out domain must be known and not the only one, and under a partition by domain the number
-    of clients must fit the number of domains.
-    """
+    """Return indices of the domains that are dealt out, ascending; their number must fit."""
     held_out = config.task.held_out_domain
     if held_out is not None and held_out not in dataset.domains:
         raise ConfigError(
@@ -99,7 +90,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
             "left for the clients"
         )
     kind, task = config.task.partition.kind, config.task
-    if kind == "domain" and number_of_hands(config) != len(domains):
+    if kind == "domain" and task.clients + task.new_clients != len(domains):
         new = f" and task.new_clients: {task.new_clients} are" if task.new_clients else " is"
         raise ConfigError(
             f"task.clients: {task.clients}{new} not the number of domains that are dealt out, one "
@@ -117,10 +108,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
 
 
 def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndices, ...]:
-    """Return the rows of each client; new clients, who take part in no round, come last.
-
-    Under `shared_ratio` the data set is merged. A class without a training image is refused.
-    """
+    """Return the rows of each client, new clients last; refuse a class without training images."""
     sides = (dataset.train, dataset.test)
     rows = [_dealt_rows(split, dealt) for split in sides]
     # No client trains on images that files hold back for validation.
@@ -141,7 +129,7 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> tuple[ClientIndic
     by_domain, split = section.kind in DEALS_BY_DOMAIN, config.seed_of("split")
     plan = PartitionPlan(
         kind=section.kind,
-        clients=number_of_hands(config),
+        clients=config.task.clients + config.task.new_clients,
         classes=len(dealt.classes) * (len(domains) if by_domain else 1),
         shots=config.task.shots,
         # `fewest` is None only under `shared_ratio`, where the size of the data decides.
@@ -202,24 +190,26 @@ def _own(
     clients, shots = list[ClientIndices](), config.task.shots
     for domain in dealt.domains:
         own = rows[0][train.domains[rows[0]] == domain]
-        for label, count in enumerate(np.bincount(train.labels[own])):
-            if shots is not None and count > shots:
-                of_class = own[train.labels[own] == label]
-                key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
-                falls = places(content_digests(train, of_class), key, "shots")
-                order = np.argsort(falls, kind="stable")
-                own = np.setdiff1d(own, of_class[order[shots:]])
-        clients.append(
-            ClientIndices(
-                own,
-                rows[1][test.domains[rows[1]] == domain],
-                held_back[train.domains[held_back] == domain],
-            )
-        )
+        if shots is not None:
+            key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
+            own = _few_shots(train, own, shots, key)
+        tests = rows[1][test.domains[rows[1]] == domain]
+        clients.append(ClientIndices(own, tests, held_back[train.domains[held_back] == domain]))
     require_images(clients, may_lack_tests=True)
     if (asked := config.task.partition.fewest_classes) is not None:
         require_asked_classes(asked, [train.labels[client.train] for client in clients])
     return clients
+
+
+def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
+    """Return a client's rows of each class with the lowest keyed hashes, at most `shots`."""
+    for label, count in enumerate(np.bincount(train.labels[own])):
+        if count > shots:
+            of_class = own[train.labels[own] == label]
+            falls = places(content_digests(train, of_class), key, "shots")
+            order = np.argsort(falls, kind="stable")
+            own = np.setdiff1d(own, of_class[order[shots:]])
+    return own
 
 
 def _with_shared_out(
@@ -354,7 +344,8 @@ def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
 def _train_per_class(config: RunConfig) -> int:
     """Return the most training images of a class that a rendered data set needs."""
     task, section = config.task, config.task.partition
-    info, hands, shots = dataset_info(task.dataset), number_of_hands(config), task.shots or 0
+    info, hands = dataset_info(task.dataset), task.clients + task.new_clients
+    shots = task.shots or 0
     # A data set in files renders no images, and its classes are not known yet.
     dealt = max(1, _number_dealt(config, len(info.classes)))
     if section.images_per_client is not None:
@@ -401,14 +392,12 @@ def task_without_images(classes: Sequence[str]) -> TaskData:
     dataset = Dataset(
         name=HELD, classes=tuple(classes), domains=(DOMAIN,), train=nothing, test=nothing
     )
-    return TaskData(dataset=dataset, clients=(), classes=dataset.classes, domains=(0,), common={})
+    return task_of_one(dataset)
 
 
-def task_of_one(dataset: Dataset, rows: ClientIndices) -> TaskData:
+def task_of_one(dataset: Dataset, *rows: ClientIndices) -> TaskData:
     """Return the task as a client of a federation knows it: its own images."""
-    return TaskData(
-        dataset=dataset, clients=(rows,), classes=dataset.classes, domains=(0,), common={}
-    )
+    return TaskData(dataset=dataset, clients=rows, classes=dataset.classes, domains=(0,), common={})
 
 
 SEEDS = ("class_map", "shots", "split", "validation")
@@ -520,8 +509,7 @@ class PublicRows(NamedTuple):
 def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
     """Return images of `public_data`: a split, and up to `per_class` rows of each class, ascending.
 
-    Under `task.senses: clients` the images of a class have all senses in turn. Images of a held-out
-    domain are left out. Fewer images than `privacy.rank` are refused.
+    Images of a held-out domain are left out, and fewer images than `privacy.rank` are refused.
     """
     section, task = config.public_data or PublicDataConfig(), config.task
     name = section.dataset or task.dataset
@@ -574,10 +562,9 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
 def load_public(
     name: str, request: DataRequest, own: Dataset, field: str = "public_data"
 ) -> Dataset:
-    """Read a data set that is declared public; `field` is the section that names it, for errors.
+    """Read public data; refuse other classes than `own`, and the federation's own data.
 
-    Raises:
-        ConfigError: If it cannot be read, has other classes than `own`, or is the federation's own.
+    `field` is the section that names the data set, for errors.
     """
     try:
         public = load_dataset(name, request)

@@ -152,26 +152,28 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
 
 
 def folded(name: str) -> str:
-    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-".
-
-    Systems write umlauts in two ways; this is one of them.
-    """
-    # Again after folding, which may take a letter's mark from it.
+    """Return a class's name in one spelling for all: small letters, and spaces for "_" and "-"."""
+    # Systems write umlauts in two ways. Again after folding, which may take a letter's mark.
     text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
     return " ".join(text.replace("_", " ").replace("-", " ").split())
+
+
+def require_one_spelling(names: Sequence[str], said: str) -> None:
+    """Refuse two spellings of one class among sorted names; `said` begins the sentence."""
+    firsts: dict[str, str] = {}
+    for name in names:
+        if (first := firsts.setdefault(folded(name), name)) != name:
+            raise DataError(
+                f"{said} {first!r} and {name!r}, which are one class in two spellings; valid is one"
+            )
 
 
 def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     """Read a data holder's folder; images are listed and not opened.
 
-    Hidden files and the files that file managers leave behind are skipped; files called as in
-    `beside` may lie beside the folders. The group has `parts` exactly where folders split the
-    images.
-
-    Raises:
-        DataError: If the folder is missing, can be read in two ways or in none, holds no image,
-            has a class in two spellings, or holds anything else: a file whose name is not an
-            image's, an image outside a class's folder, or a link out of the folder.
+    Files called as in `beside` may lie beside the folders. The group has `parts` exactly where
+    folders split the images. A folder that can be read in two ways, or holds anything else than
+    images in folders of classes, is refused.
     """
     if not is_there(root, folder=True):
         raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
@@ -203,13 +205,8 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
             raise DataError(
                 f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
             )
-    classes, firsts = tuple(sorted(names)), dict[str, str]()
-    for name in classes:
-        if (first := firsts.setdefault(folded(name), name)) != name:
-            raise DataError(
-                f"task.root: {str(root)!r} has the class folders {first!r} and {name!r}, "
-                "which are one class in two spellings; valid is one"
-            )
+    classes = tuple(sorted(names))
+    require_one_spelling(classes, f"task.root: {str(root)!r} has the class folders")
     images = f"{number(len(found), 'image', 'images')} in class folders, not split into training "
     images += "and test images"
     if split:

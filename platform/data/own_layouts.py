@@ -49,11 +49,7 @@ _PARTED_BY: Final = ("\t", " -> ", " ")
 
 
 def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str, str]] | None:
-    """Return the file of class names and its words by the classes' names in files.
-
-    The configuration names the file (`given`), or it lies beside the images. No entry may occur
-    twice, lack its words, or have words that cannot be printed.
-    """
+    """Return the file of class names, `given` or beside the images, and its words by class."""
     beside = [root / name for name in BESIDE if is_there(root / name)]
     if given is None and not beside:
         return None
@@ -103,10 +99,9 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
 def words_of(
     names: Sequence[str], path: Path, words: Mapping[str, str], *, more: bool = False
 ) -> dict[str, str]:
-    """Return the words of each class by its name in the files.
+    """Return the words of each class by its name in the files; refuse a class without an entry.
 
-    A class without an entry is refused; so is an entry without a class, unless the file may also
-    name `more` classes of other holders.
+    An entry without a class is refused too, unless the file may name `more` of other holders.
     """
     spelled = {folded(name): text for name, text in words.items()}
     missing = [name for name in names if folded(name) not in spelled]
@@ -180,11 +175,8 @@ _LISTS: Final[Mapping[str, Layout]] = {".csv": "table", ".json": "split_file"}
 def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnReading:
     """Recognise the layout of a folder of images and list the images.
 
-    Args:
-        root: The folder.
-        hints: The user's statements about the folder.
-        one_holder: Whether all images are one data holder's: then the folder has no clients in it,
-            and the file of class names may also name classes of other holders.
+    If all images are `one_holder`'s, the folder has no clients in it, and the file of class names
+    may also name classes of other holders.
     """
     if not is_there(root, folder=True):
         raise DataError(

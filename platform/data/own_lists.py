@@ -42,23 +42,15 @@ from platform.data.own_folders import (
     OwnReading,
     Use,
     conjoined,
-    folded,
     number,
+    require_one_spelling,
     some,
 )
 from platform.errors import DataError
 
 
 class Row(NamedTuple):
-    """One image as a file lists it; a text is empty where the file does not say.
-
-    Attributes:
-        path: Below the folder.
-        name: Its class.
-        split: Its part.
-        domain: Its domain.
-        client: The client that holds it.
-    """
+    """One image as a file lists it, with its class; a text is empty where the file does not say."""
 
     path: str
     name: str
@@ -82,11 +74,10 @@ def reading_of_rows(
     files: type[ImageFiles] = ImageFiles,
     remarks: tuple[str, ...] = (),
 ) -> OwnReading:
-    """Return the reading of listed images.
+    """Return the reading of listed images; refuse a column that is filled in some rows only.
 
     The parts are those that have files of their own; empty where a column says the part of an
-    image, and so may say any part. Refuses an empty list, an image listed twice, a column filled in
-    some rows only, an unknown split, and a name that cannot be printed.
+    image, and so may say any part.
     """
     if not rows:
         raise DataError(f"task.root: {place} lists no image; valid is at least one")
@@ -172,10 +163,7 @@ _SIGNS: Final = (",", ";", "\t")
 
 
 def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
-    """Read the CSV files of a folder: one of any name, or one for each part, such as `train.csv`.
-
-    No image is opened; a listed image that is missing or outside is refused.
-    """
+    """Read the CSV files of a folder: one of any name, or one a part, such as `train.csv`."""
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
         raise DataError(
@@ -295,14 +283,7 @@ def _in_order(names: set[str], place: str) -> list[str]:
             )
     if len(numbers) == len(names):
         return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
-    firsts: dict[str, str] = {}
-    for name in sorted(names):
-        first = firsts.setdefault(folded(name), name)
-        if first != name:
-            raise DataError(
-                f"task.root: {place} has the labels {first!r} and {name!r}, which are one class "
-                "in two spellings; valid is one"
-            )
+    require_one_spelling(sorted(names), f"task.root: {place} has the labels")
     return sorted(names)
 
 

@@ -136,10 +136,7 @@ def _never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError
 def _share_out(
     alpha: float, held: Counts, even: float, rng: np.random.Generator
 ) -> NDArray[np.float64] | None:
-    """Return shares of a class, of sum one, for clients that hold less than their even part.
-
-    None where all shares underflow to zero.
-    """
+    """Return shares of a class for clients with less than their part; None if all underflow."""
     is_open = held < even
     # Where the remaining classes have no training images, all clients have their part already.
     drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
@@ -156,10 +153,7 @@ def _cut(share: NDArray[np.float64], size: int) -> Counts:
 def random_counts(
     labels: Indices, classes: int, each: int, clients: int, *, rng: np.random.Generator
 ) -> Counts:
-    """Draw `each` images for every client without replacement, whatever their class.
-
-    Returns counts, (classes, clients), of which each column sums to `each`; refuses too few images.
-    """
+    """Draw `each` images for every client, whatever their class: counts, (classes, clients)."""
     if each * clients > len(labels):
         most = len(labels) // clients
         valid = f"1 to {most}" if most else "fewer clients"
@@ -179,8 +173,7 @@ def balanced_classes(
     """Draw classes for each client, so that the classes' numbers of owners differ by one at most.
 
     Clients choose one after the other, in random order, each at random among the classes that have
-    the fewest owners so far. Returns `each` classes of each client, ascending; refuses too few
-    classes, and a class without an owner.
+    the fewest owners so far. A class without an owner is refused.
     """
     fewest = -(-classes // clients)
     if not fewest <= each <= classes:
@@ -242,10 +235,7 @@ def shared_ratio_counts(
 
 
 def split_own(rows: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Split a client's rows, at least two, into training and test rows.
-
-    A quarter, rounded up, are test rows.
-    """
+    """Split a client's rows into training rows and test rows, a quarter, rounded up."""
     shuffled = rng.permutation(rows)
     tests = int(np.ceil(_WITHIN_CLIENT * len(rows)))
     return np.sort(shuffled[tests:]), np.sort(shuffled[:tests])
@@ -444,19 +434,10 @@ def partition(
     shot_rng: np.random.Generator,
     split_rng: Callable[[int], np.random.Generator],
 ) -> tuple[ClientIndices, ...]:
-    """Deal out the images; no image goes to two clients.
+    """Deal out the images; no image goes to two clients, and a client with too few is refused.
 
-    Args:
-        plan: The rules; of any kind but `domain`.
-        train_labels: Class of each training image, (n,), below `plan.classes`; under `shared_ratio`
-            of each image of the one pool.
-        test_labels: Class of each test image, (m,); unused under `shared_ratio`.
-        class_rng: Draws how many images of each class a client gets.
-        shot_rng: Draws which images.
-        split_rng: Splits the images of the client at a position, under `shared_ratio`.
-
-    Raises:
-        ConfigError: If no class has images for the shots, or a client would get too few.
+    Labels are of each image, under `shared_ratio` those of the one pool. The generators draw how
+    many images of each class a client gets, which, and under `shared_ratio` the client's own split.
     """
     sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
     if plan.kind == "shared_ratio":
@@ -605,9 +586,8 @@ def require_images(clients: Sequence[ClientIndices], *, may_lack_tests: bool) ->
 
 
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
-    asked = plan.fewest_classes
-    if asked is not None:
-        require_asked_classes(asked, held)
+    if plan.fewest_classes is not None:
+        require_asked_classes(plan.fewest_classes, held)
         return
     few, name = plan.shots, "task.shots"
     use = "fewer clients, or null for all images"
@@ -642,10 +622,7 @@ Draw = Literal["test", "validation", "shots"]
 
 
 def places(digests: Sequence[bytes], key: bytes, draw: Draw) -> NDArray[np.float64]:
-    """Return where each record falls in [0, 1), as if drawn uniformly and independently.
-
-    The digests are SHA-256 of the records' content, and the key is a secret of the holder.
-    """
+    """Return where records of these digests fall in [0, 1), by a secret key of their holder."""
     of_draw = hmac.digest(key, draw.encode(), "sha256")
     drawn = [hmac.digest(of_draw, digest, "sha256")[:6] for digest in digests]
     # Six bytes are exact in a double, which eight are not.
@@ -661,10 +638,7 @@ def draw_below(
 
 
 def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> list[str]:
-    """Return `TEST_SHARE` of the paths of a class, at least one, but never all pieces.
-
-    The paths of one piece, such as copies, stay together.
-    """
+    """Return `TEST_SHARE` of the paths of a class; those of one piece, such as copies, together."""
     # Two images go to one side each; a single image is for training.
     wanted, drawn = max(round(TEST_SHARE * sum(map(len, pieces))), 1), list[str]()
     for position in rng.permutation(len(pieces))[: len(pieces) - 1]:
@@ -674,11 +648,7 @@ def draw_tests(pieces: Sequence[Sequence[str]], rng: np.random.Generator) -> lis
 
 
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:
-    """Move about a share of a client's training records to its validation records.
-
-    The rows are of `split`, the share is each record's chance in [0, 1), and the key is a secret of
-    the client.
-    """
+    """Move about a share of a client's training rows to its validation rows, by a secret key."""
     moved = places(content_digests(split, client.train), key, "validation") < share
     validation = np.union1d(client.validation, client.train[moved])
     return replace(client, train=client.train[~moved], validation=validation)

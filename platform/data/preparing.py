@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,48 +69,8 @@ LIBRARIES: Final = ("torch", "torchvision", "open_clip_torch", "pillow")
 """Libraries whose versions may change the bits of a row."""
 
 
-class ImageFitter(Protocol):
-    """Brings images to one size."""
-
-    @property
-    def name(self) -> str:
-        """The model's name, or the purpose of the images."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of weights and architecture; empty without a model."""
-        ...
-
-    @property
-    def transform_digest(self) -> str:
-        """Digest of the preprocessing."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """The device that computes, e.g. "cpu" or "cuda:0"."""
-        ...
-
-    def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Return images (H, W, 3) of any sizes at one size, (n, S, S, 3)."""
-        ...
-
-
-class ImageEncoder(ImageFitter, Protocol):
-    """The part of the backbone that encodes images."""
-
-    def encode_images(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return features (n, d) of images (n, S, S, 3)."""
-        ...
-
-    def encode_tokens(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return tokens (n, T, w) of images (n, S, S, 3)."""
-        ...
-
-
 def cached_rows(
-    encoder: ImageFitter,
+    encoder: Backbone | Squares,
     images: Images,
     rows: Indices,
     cache: CacheFolder,
@@ -120,16 +80,8 @@ def cached_rows(
 ) -> Rows:
     """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
 
-    Args:
-        encoder: The frozen image encoder; for pixels anything that brings images to one size.
-        images: All images.
-        rows: Row numbers of the images to encode, at least one.
-        cache: The folder that keeps the rows.
-        kind: The kind of rows.
-        progress: Takes the number of images that are done, and of all.
-
-    Returns:
-        Row i is of image `rows[i]`; read-only.
+    Row i is of image `rows[i]`, and read-only. `progress` takes the number of images that are done,
+    and of all.
     """
     tell = progress or (lambda done, total: None)
     folder = cache.model_folder(kind, computation(encoder))
@@ -213,18 +165,18 @@ def _require_room(
         )
 
 
-def encode(fitter: ImageFitter, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+def encode(encoder: Backbone | Squares, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
     """Make rows of images (n, S, S, 3); a row does not depend on the other images."""
     if kind == "pixels":
         return images
-    encoder = cast("ImageEncoder", fitter)
-    made = encoder.encode_images if kind == "features" else encoder.encode_tokens
+    backbone = cast("Backbone", encoder)
+    made = backbone.encode_images if kind == "features" else backbone.encode_tokens
     missing = max(0, FEWEST - len(images))
     filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
     return made(filled)[: len(images)]
 
 
-def computation(fitter: ImageFitter) -> tuple[str, ...]:
+def computation(fitter: Backbone | Squares) -> tuple[str, ...]:
     """Return everything on which a row depends beside its image."""
     libraries = (f"{name} {version(name)}" for name in LIBRARIES)
     # One kind of device computes alike, whatever its number.
@@ -271,7 +223,6 @@ def prepared_arrays(
 ) -> Mapping[str, Rows]:
     """Return the arrays that a method keeps of examples; row i belongs to example `rows[i]`.
 
-    Inputs that the method keeps unchanged stay in the cache, and are read when they are asked for.
     A `prepare` is refused if it returns another number of rows than it was given, or if its result
     for one example depends on the others.
     """
@@ -414,10 +365,7 @@ _kept = lru_cache(maxsize=1)(_loaded)
 
 
 def is_public(model: ModelConfig) -> bool:
-    """Return whether name and tag identify a model, without a path or an address.
-
-    That holds for the model that ships, and for architectures of open_clip with its own tags.
-    """
+    """Return whether name and tag identify a model: the shipped one, or open_clip's own tags."""
     # Imported late: a method with a network of its own needs none of it.
     from methods.clip.adapter import is_listed
 
@@ -451,10 +399,7 @@ def cached_encoders(
 
 
 def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> Encoders:
-    """Return encoders that keep nothing, for few images.
-
-    The arguments are those of `cached_encoders`.
-    """
+    """Return encoders that keep nothing, for few images; see `cached_encoders`."""
 
     def encoded(images: Images, rows: Indices, *, kind: Kind) -> Rows:
         model = _required(backbone)
@@ -468,7 +413,7 @@ def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> 
     return Encoders(partial(encoded, kind="features"), partial(encoded, kind="tokens"), pixels)
 
 
-def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[ImageFitter, int]:
+def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[Backbone | Squares, int]:
     if pixel_size is not None:
         return Squares(pixel_size), pixel_size
     model = _required(backbone)

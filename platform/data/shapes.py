@@ -133,10 +133,7 @@ OUTLINES: Final = frozenset(_POLYGONS) | frozenset(_CURVES)
 
 
 def signed_distance(outline: str, x: Field, y: Field) -> Field:
-    """Return signed distances of points to one of the `OUTLINES`, negative inside.
-
-    The y coordinates grow downwards.
-    """
+    """Return signed distances of points to one of the `OUTLINES`, negative inside."""
     if outline in _CURVES:
         return _CURVES[outline](x, y)
     corners = np.array(_POLYGONS[outline], dtype=np.float32)
@@ -164,10 +161,7 @@ def _interpolation(size: int, knots: int) -> Field:
 def smooth_noise(
     rng: np.random.Generator, count: int, size: int, *, rows: int, columns: int
 ) -> Field:
-    """Draw smooth fields in [-1, 1], float32 (count, size, size): random knots, joined linearly.
-
-    Fewer rows and columns of knots are smoother.
-    """
+    """Draw smooth fields in [-1, 1], float32 (count, size, size): random knots, joined linearly."""
     knots = rng.random((count, rows, columns), dtype=np.float32) * 2 - 1
     field: Field = _interpolation(size, rows) @ knots @ _interpolation(size, columns).T
     return field
@@ -205,10 +199,7 @@ def draw(
 def draw_with_distance(
     rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Draw images as `draw` does, and return the distances to their outlines too.
-
-    The signed distances of pixels are in halves of the image, float32 (n, image_size, image_size).
-    """
+    """Draw as `draw` does, and return signed distances too, in halves of the image, (n, S, S)."""
     placement, paint = _STYLES[domain]
     distance = _place(rng, outlines, placement, image_size)
     pixels = paint(rng, distance)
@@ -471,14 +462,9 @@ class Rendering:
             raise ValueError(f"seed is {self.seed}; valid is 0 or more.")
 
     def split(self, part: Part, labels: Indices, outlines: Indices) -> Split:
-        """Draw one image a row, by domain.
+        """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`.
 
         Place, size, turn, colours and noise of a row do not depend on its outline.
-
-        Args:
-            part: Training or test images.
-            labels: Labels of the rows of each domain, int64 (n,).
-            outlines: Outline of each row, an index into `CLASSES`, int64 (len(domains), n).
         """
         size = self.image_size
         images = np.empty((*outlines.shape, size, size, 3), dtype=np.uint8)

@@ -73,10 +73,7 @@ class Look:
 
 
 def look(index: int) -> Look:
-    """Return the look of the series with an index.
-
-    Mark and dashes together repeat after 36 series; with the colour, after 252 series.
-    """
+    """Return the look of the series with an index, which repeats after 252 series."""
     return Look(
         COLOURS[index % len(COLOURS)],
         MARKS[index % len(MARKS)],
@@ -97,13 +94,7 @@ def drawable(text: str) -> str:
 
 
 def wrapped(text: str, inches: float, size: float = FONT_SIZE) -> str:
-    """Return a drawable text with line breaks, so that every line fits a width.
-
-    Args:
-        text: Any text; its own line breaks stay.
-        inches: The width; at least that of a few characters.
-        size: Size of the font, in points.
-    """
+    """Return a drawable text with line breaks so that every line fits; its own breaks stay."""
     found: list[str] = []
     for line in drawable(text).split("\n"):
         width = width_of(line, size) if line else 0.0
@@ -161,10 +152,7 @@ class Picture(Protocol):
 def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
     """Return a picture as the bytes of a file; equal pictures give equal bytes.
 
-    Args:
-        picture: The picture.
-        suffix: `.svg` or `.png`.
-        source: The source of the numbers, for the file's metadata.
+    The suffix is `.svg` or `.png`, and `source`, of the numbers, is for the file's metadata.
     """
     # The import takes half a second, so other commands do not pay for it.
     import matplotlib as mpl
@@ -185,12 +173,7 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
 
 
 def require_drawable(path: Path) -> None:
-    """Check the path of a picture before the work begins.
-
-    Raises:
-        ConfigError: If the suffix is not `.svg` or `.png`, the folder does not exist or cannot be
-            written to, or the path is a folder.
-    """
+    """Refuse the path of a picture that could not be written, before the work begins."""
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
     # Path's own checks raise if this user may not read the folder.
@@ -204,11 +187,7 @@ def require_drawable(path: Path) -> None:
 
 
 def write_picture(picture: Picture, path: Path) -> None:
-    """Draw a picture into a file.
-
-    Raises:
-        ConfigError: If the file cannot be written.
-    """
+    """Draw a picture into a file."""
     data = encoded(picture, path.suffix)
     try:
         path.write_bytes(data)
@@ -231,13 +210,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
-    """Grow a figure until its axes have room beside the text around them.
+    """Grow a complete figure until its axes have the least width and height, in inches.
 
     The library gives titles and labels only the width of their axes, so the caller wraps them.
-
-    Args:
-        figure: The complete figure.
-        least: Least width and height of each axes, in inches.
     """
     for _ in range(_TRIALS):
         with warnings.catch_warnings(record=True) as told:
@@ -261,12 +236,7 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
 
 
 def add_legend(figure: Figure, handles: Mapping[str, Any]) -> None:
-    """Write a legend below all axes, in as many columns as fit.
-
-    Args:
-        figure: The figure in its final width.
-        handles: The drawn series, by label.
-    """
+    """Write a legend of drawn series, by label, below all axes, in as many columns as fit."""
     if not handles:
         return
     width = float(figure.get_size_inches()[0]) - 0.3
@@ -329,12 +299,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis.
-
-    Attributes:
-        label: The measured quantity.
-        kind: Ticks at whole numbers, at percent, at the points' own values, or an amount from 0.
-    """
+    """An axis with ticks at whole numbers, percent, points' own values, or an amount from 0."""
 
     label: str
     kind: Literal["whole", "percent", "values", "amount"]
@@ -352,14 +317,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class LinePicture:
-    """Panels of lines with one legend for all.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        panels: The panels, row by row.
-        columns: Number of panels in a row.
-    """
+    """Panels of lines, row by row, with one legend for all; `columns` are in a row."""
 
     name: str
     title: str
@@ -532,12 +490,7 @@ _BETWEEN: Final = 0.1
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar.
-
-    Attributes:
-        value: Its length; None if it was not measured.
-        deviation: Standard deviation of the numbers behind it; None for a single number.
-    """
+    """One bar; without a value if it was not measured, and a deviation if it is a single number."""
 
     value: float | None
     deviation: float | None = None
@@ -553,16 +506,9 @@ class Series:
 
 @dataclass(frozen=True, kw_only=True)
 class BarPicture:
-    """Rows of bars.
+    """Rows of bars in percent of a quantity (`across`).
 
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: The quantity that the bars measure, in percent.
-        up: Title of the rows; empty if their names are enough.
-        rows: Names of the rows.
-        series: The series.
-        absent: The text in place of a missing bar.
+    `up` is the rows' title, empty if their names are enough, and `absent` stands for a missing bar.
     """
 
     name: str
@@ -643,16 +589,7 @@ _DARK: Final = 0.55
 
 @dataclass(frozen=True, kw_only=True)
 class CellPicture:
-    """A number for each row and column.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: Title of the columns.
-        columns: Names of the columns.
-        rows: Names of the rows.
-        cells: By row, then by column.
-    """
+    """A number for each row and column; `across` is the columns' title."""
 
     name: str
     title: str
@@ -699,15 +636,7 @@ _LANES: Final = 7
 
 @dataclass(frozen=True, kw_only=True)
 class DotPicture:
-    """Rows of dots.
-
-    Attributes:
-        name: Name of the file, without a suffix.
-        title: The content in words.
-        across: The quantity that the dots measure, in percent.
-        rows: Names of the rows.
-        values: At least one value for each row.
-    """
+    """Rows of dots, at least one each, in percent of a quantity (`across`)."""
 
     name: str
     title: str

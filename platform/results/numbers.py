@@ -58,11 +58,7 @@ R = TypeVar("R", bound=Placed)
 
 @dataclass(frozen=True)
 class Spread:
-    """A number over seeds.
-
-    Attributes:
-        values: One number per seed.
-    """
+    """A number over seeds: one value a seed."""
 
     values: tuple[float, ...]
 
@@ -112,11 +108,8 @@ def spread_of(
 ) -> Spread | None:
     """Return a number over seeds; several numbers of one seed are averaged first.
 
-    Args:
-        records: Runs that differ in their seeds, and perhaps in the held-out domain.
-        number: Returns a run's number; None if it was not measured.
-        parts: Held-out domains that a seed must have in order to count: the mean over fewer
-            domains would be another quantity.
+    Runs differ in their seeds, and perhaps in the held-out domain. A seed without all of the
+    held-out domains `parts` does not count: the mean over fewer would be another quantity.
     """
     by_seed: dict[int, dict[str, float]] = {}
     for record in records:

@@ -211,11 +211,7 @@ def _experts_of_run(run: RunNumbers) -> Picture | None:
 
 
 def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
-    """Return the pictures of a sweep's runs by kind; a kind without numbers has no pictures.
-
-    Args:
-        runs: The runs; all runs of a sweep have values on the same axes.
-    """
+    """Return the pictures of a sweep's runs by kind; a kind without numbers has no pictures."""
     if not runs:
         return {}
     ended = [run for run in runs if run.finished]
@@ -528,11 +524,7 @@ def files_of(pictures: Iterable[Picture], folder: Path) -> list[tuple[Picture, P
 
 
 def write_pictures(files: Iterable[tuple[Picture, Path]], source: str = "") -> list[Path]:
-    """Write pictures; return the files.
-
-    Raises:
-        Unwritable: If a picture cannot be written; the files before it stay.
-    """
+    """Write pictures; return the files."""
     # Draw all pictures before writing the first.
     drawn = [(path, encoded(picture, path.suffix, source)) for picture, path in files]
     for path, data in drawn:

@@ -71,11 +71,7 @@ def is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
-    """Return the cells of a sweep.
-
-    Raises:
-        ConfigError: If the folder has no `sweep.json`, or the file is damaged.
-    """
+    """Return the cells of a sweep, if its `sweep.json` is there and sound."""
     path = folder / SWEEP_FILE
     try:
         with path.open("rb") as file:
@@ -114,17 +110,7 @@ def numbers_of(agreed: Agreed) -> RunNumbers:
 
 
 def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
-    """Return runs of a database, oldest first.
-
-    Args:
-        url: The database.
-        names: Ids, or `latest`; None for all runs.
-
-    Raises:
-        UnknownRun: If a run is unknown, or the database is missing.
-        RecordsDisagree: If the records of a run do not agree.
-        AuditChainBroken: If an audit log was changed.
-    """
+    """Return runs whose records agree, by ids or `latest`; without names all, oldest first."""
     with closing(open_existing(url)) as database:
         if names is None:
             with database.unit_of_work(read_only=True) as uow:
@@ -135,21 +121,13 @@ def read_runs(url: str, names: Iterable[str] | None = None) -> list[Agreed]:
 
 
 def resolve_run(run_id: str, storage: str) -> str:
-    """Return the run's full id; `latest` is the newest run.
-
-    Raises:
-        UnknownRun: If there is no such run.
-    """
+    """Return the run's full id; `latest` is the newest run, and an unknown one is refused."""
     with closing(open_existing(storage)) as database:
         return resolved(database, run_id, storage)
 
 
 def resolved(database: Database, run_id: str, storage: str) -> str:
-    """Return the run's full id in an open database; `latest` is the newest run.
-
-    Raises:
-        UnknownRun: If there is no such run.
-    """
+    """Return the run's full id in an open database, as `resolve_run` does."""
     with database.unit_of_work(read_only=True) as uow:
         known = [run.run_id for run in uow.runs.list()]
     if run_id in known:
@@ -165,12 +143,7 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
 
 
 def resolved_once(database: Database, names: Sequence[str], storage: str, option: str) -> list[str]:
-    """Return full ids of several runs; `option` is what names them on the command line.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        ConfigError: If a run is named twice.
-    """
+    """Return full ids of runs, of which `option` must name each once."""
     found = [resolved(database, name, storage) for name in names]
     if twice := sorted({name for name in found if found.count(name) > 1}):
         raise ConfigError(f"{option}: {twice[0]!r} is named twice; valid is each run once")
@@ -178,25 +151,13 @@ def resolved_once(database: Database, names: Sequence[str], storage: str, option
 
 
 def agreed_run(run_id: str, storage: str) -> Agreed:
-    """Return a run whose records agree, finished or not.
-
-    Raises:
-        UnknownRun: If there is no such run.
-        RunStopped: If its records do not agree.
-        AuditChainBroken: If its audit log was changed.
-    """
+    """Return a run whose records agree, finished or not."""
     with closing(open_existing(storage)) as database:
         return require_agreement(database, resolved(database, run_id, storage))
 
 
 def require_summary(run_id: str, storage: str) -> dict[str, Any]:
-    """Return a finished run's summary, if its records agree.
-
-    Raises:
-        UnknownRun: If there is no such run, or it has not finished.
-        RunStopped: If its records do not agree.
-        AuditChainBroken: If its audit log was changed.
-    """
+    """Return a finished run's summary, if its records agree; refuse an unfinished run."""
     agreed = agreed_run(run_id, storage)
     if agreed.summary is None:
         found = agreed.records.run_id
@@ -207,15 +168,7 @@ def require_summary(run_id: str, storage: str) -> dict[str, Any]:
 def read_sweep_runs(folder: Path, url: str) -> tuple[list[tuple[RunNumbers, Agreed]], int]:
     """Return the begun runs of a sweep, in the order of its cells, and how many have not begun.
 
-    Args:
-        folder: The folder of the sweep's results.
-        url: The database of runs without a database of their own.
-
-    Raises:
-        ConfigError: If the folder holds no sweep.
-        UnknownRun: If none of its runs has begun in this database.
-        RecordsDisagree: If the records of a run do not agree.
-        AuditChainBroken: If an audit log was changed.
+    The URL is of the database of runs without their own. A sweep without a run is refused.
     """
     cells = read_sweep(folder)
     found: dict[str, tuple[RunNumbers, Agreed]] = {}
@@ -250,13 +203,7 @@ class KnownRun(NamedTuple):
 def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
     """Return one run of a database for each cell's identity: finished if possible, else the newest.
 
-    Args:
-        database: The open database.
-        url: The database's URL, which leads to the runs' folders.
-
-    Raises:
-        StorageError: If the database cannot be read.
-        RecordsDisagree: If the row of a run has no configuration.
+    The database's URL leads to the runs' folders.
     """
     found: dict[str, KnownRun] = {}
     with database.unit_of_work(read_only=True) as uow:

@@ -135,13 +135,7 @@ def require_distinct(paths: Iterable[str], where: str) -> None:
 
 
 def require_present(root: Path, paths: Iterable[str], where: str) -> None:
-    """Refuse missing files; list every folder once and open no file.
-
-    Args:
-        root: Folder that the paths are relative to; resolved.
-        paths: Paths that `require_listed_path` lets pass.
-        where: The name of the listing file in errors.
-    """
+    """Refuse missing files below a resolved root; list every folder once and open no file."""
     present: dict[str, frozenset[str]] = {}
     missing: list[str] = []
     for path in paths:
@@ -235,12 +229,9 @@ def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
 
 
 def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return class names in the words that captions use.
+    """Return class names, as a file has them in label order, in the words that captions use.
 
-    Args:
-        names: As a file has them, in label order; bytes are read as Latin-1.
-        path: That file.
-        known: The published names, if known; the file's may differ in capitals and signs.
+    They may differ from the published names, if these are `known`, in capitals and signs only.
     """
     if not 1 <= len(names) <= MOST_CLASSES:
         raise DataError(
@@ -307,8 +298,3 @@ def require_examples(
         )
     if not len(test):
         raise DataError(f"task.root: {name} has no test example; valid is at least one")
-
-
-def one_domain(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return domain indices of examples of the first domain."""
-    return np.zeros(len(labels), np.int64)

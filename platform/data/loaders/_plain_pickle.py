@@ -39,11 +39,7 @@ class NotPlainError(ValueError):
 
 
 def dtype_of(text: object, state: object) -> np.dtype[Any]:
-    """Return a type of numbers, truth values, bytes, texts, or of objects that must be texts.
-
-    The text is kind and size, such as `u1` or `U10`; the state in NumPy's pickles is a version and
-    the byte order.
-    """
+    """Return a type of plain values by a text such as `u1`, and a state with the byte order."""
     match state:
         case (3, "<" | ">" | "|" | "=" as order, None, None, None, int(), int(), int()):
             pass
@@ -55,11 +51,7 @@ def dtype_of(text: object, state: object) -> np.dtype[Any]:
 
 
 def array_of(dtype: np.dtype[Any], shape: object, content: object, *, order: str) -> NDArray[Any]:
-    """Return the array, read-only.
-
-    The content is the bytes, as a text of Latin-1 where Python 2 wrote them; of objects a list. The
-    order is `C` or `F`.
-    """
+    """Return the array, read-only, of its bytes (a text where Python 2 wrote them), or objects."""
     if not isinstance(shape, tuple) or len(shape) > MOST_AXES:
         raise NotPlainError("it holds an array without a shape")
     for size in shape:
@@ -147,13 +139,9 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 
 
 def read_plain(data: bytes, name: str) -> object:
-    """Return the content of a pickle of plain data.
+    """Return the content of a pickle of plain data; a file that does anything else is refused.
 
-    Texts of Python 2 are read as Latin-1. Two places of the result may hold the same object, as in
-    the pickled data.
-
-    Raises:
-        DataError: If the file is damaged, or holds or does anything else.
+    Texts of Python 2 are read as Latin-1.
     """
     valid = "valid are dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
     try:

@@ -154,11 +154,7 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
-    """Return class names by label.
-
-    Refuses a label with two names or a name with two labels, a label out of range, and a label
-    without a training image.
-    """
+    """Return class names by label; refuse a label with two names, and one without an image."""
     names: dict[int, str] = {}
     for entry in (entry for part in parts.values() for entry in part):
         name = names.setdefault(entry.label, entry.name)

@@ -86,10 +86,7 @@ def plain(name: str) -> str:
 def matched(
     folders: Iterable[str], names: Sequence[str], where: Path, aliases: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the folder of each name that has one; two folders of one name are refused.
-
-    The aliases are names by their other spellings, as `plain` spells.
-    """
+    """Return the folder of each name that has one; two folders of one name are refused."""
     by_plain = {plain(name): name for name in names}
     found: dict[str, str] = {}
     for folder in folders:
@@ -111,11 +108,7 @@ def find_images(
 ) -> tuple[dict[str, tuple[Listed, ...]], bool]:
     """List the images of each domain in the order of their paths, and say whether lists told them.
 
-    Args:
-        base: The data set's folder; resolved.
-        images: Folder that all paths are relative to, the base or a folder in it; resolved.
-        folders: Folder below `images` of each domain.
-        layouts: How the data set may lie.
+    Paths are relative to `images`, the resolved base or a folder in it, which has the domains'.
     """
     found: dict[str, list[Listed]] = {domain: [] for domain in folders}
     lists: Mapping[tuple[str, str], Path] = {}

@@ -23,11 +23,9 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from platform.config.rules import HELD
@@ -37,7 +35,7 @@ from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.shapes import CLASSES as SHAPES
 from platform.data.shapes import DOMAINS as STYLES
-from platform.data.shapes import shapes_dataset
+from platform.data.shapes import Part, shapes_dataset
 from platform.errors import ConfigError
 
 DIGITS: Final = (
@@ -52,10 +50,7 @@ _FULL_INK: Final = 16
 
 
 def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
-    """Load the digits, in the order of the original file, and split them.
-
-    The seed draws a quarter of each class for testing.
-    """
+    """Load the digits in their file's order; the seed draws a quarter of each class for testing."""
     if image_size < 8 or seed < 0:
         raise ValueError(
             f"image_size is {image_size} and seed is {seed}; valid are at least 8 and at least 0."
@@ -73,12 +68,9 @@ def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
     for label in range(len(DIGITS)):
         rows = np.flatnonzero(labels == label)
         is_test[rng.permutation(rows)[: round(_TEST_PART * len(rows))]] = True
-    train, test = _scans(images, labels, ~is_test), _scans(images, labels, is_test)
+    every = Split(images, labels, np.zeros_like(labels))
+    train, test = (every.only(np.flatnonzero(rows)) for rows in (~is_test, is_test))
     return Dataset(name="digits", classes=DIGITS, domains=SCANS, train=train, test=test)
-
-
-def _scans(images: NDArray[np.uint8], labels: NDArray[np.int64], rows: NDArray[np.bool_]) -> Split:
-    return Split(images[rows], labels[rows], np.zeros(int(rows.sum()), dtype=np.int64))
 
 
 TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
@@ -157,13 +149,6 @@ _ENDINGS: Final = (
 )
 
 
-class _Part(IntEnum):
-    """The side of a text; the number is a spawn key and must never change."""
-
-    TRAIN = 1
-    TEST = 2
-
-
 @dataclass(frozen=True)
 class Headline:
     """One example, with the columns of AG News."""
@@ -179,8 +164,8 @@ class Headline:
 
 def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[list[Headline], ...]:
     """Make training and test examples, both ordered by topic; the numbers are of each topic."""
-    sides: dict[_Part, list[Headline]] = {_Part.TRAIN: [], _Part.TEST: []}
-    counts = {_Part.TRAIN: train_per_class, _Part.TEST: test_per_class}
+    sides: dict[Part, list[Headline]] = {Part.TRAIN: [], Part.TEST: []}
+    counts = {Part.TRAIN: train_per_class, Part.TEST: test_per_class}
     for (part, made), label in itertools.product(sides.items(), range(len(TOPICS))):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(part), label)))
         for _ in range(counts[part]):
@@ -215,17 +200,15 @@ def _filled(rng: np.random.Generator, template: str, label: int) -> str:
         if slot == "number":
             made += str(rng.integers(4, 20)) + rest
             continue
+        chosen: Sequence[str] = words.get(slot, _PLAIN_NOUNS)
         if slot == "noun":
             draw = rng.random()
-            nouns: Sequence[str] = _PLAIN_NOUNS
             if draw < OWN_SHARE:
-                nouns = _NOUNS[TOPICS[label]]
+                chosen = _NOUNS[TOPICS[label]]
             elif draw < OWN_SHARE + OTHER_SHARE:
                 others = [name for name in TOPICS if name != TOPICS[label]]
-                nouns = _NOUNS[_one_of(rng, others)]
-            made += _one_of(rng, nouns) + rest
-            continue
-        made += _one_of(rng, words[slot]) + rest
+                chosen = _NOUNS[_one_of(rng, others)]
+        made += _one_of(rng, chosen) + rest
     return made
 
 

@@ -151,18 +151,9 @@ def load_holding(
     """Return one data holder's images, which stay in their files, and say which are left out.
 
     A class folder that is not one of the federation's classes is left out alone, and so is a file
-    that cannot be read: a fault of one image changes nothing for the others.
-
-    Args:
-        root: The holder's folder, of a layout that `recognise_own` knows.
-        classes: The federation's, in label order; the holder need not have images of all.
-        test_share: The chance of each image to be for testing, in [0, 1), where no folder says the
-            use of the images; files are read once for that draw.
-        key: Decides the draw; a secret of the holder, always the same.
-        hints: The holder's statements about the folder; None for none.
-
-    Returns:
-        The images, and one sentence for each folder or file that is left out.
+    that cannot be read: a fault of one image changes nothing for the others. Where no folder says
+    the use of the images, `test_share` is the chance of each to be for testing, and the key, always
+    the same secret of the holder, decides.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
@@ -215,7 +206,7 @@ def only_client(
 def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
     """Return the federation's label of each class in a holder's files, by the words of each class.
 
-    A class in the files has the name of its class, but for capitals and "_", "-" or spaces.
+    Names match but for capitals and "_", "-" or spaces.
     """
     labels: dict[str, int] = {}
     for folder, called in words.items():
@@ -235,10 +226,7 @@ def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> d
 def holder_rows(
     group: Group, labels: Mapping[str, int], *, test_share: float, key: bytes, domain: int = 0
 ) -> dict[Use, list[Row]]:
-    """Return one owner's images by their use, by label and path; the training list may be empty.
-
-    Share and key are those of `load_holding`.
-    """
+    """Return one owner's images by their use, by label and path; see `load_holding`."""
     drawn: frozenset[str] = frozenset()
     if not group.says_tests:
         # Each image is drawn by its own bytes alone.

@@ -32,8 +32,9 @@ import io
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -141,17 +142,15 @@ _VERSIONS: Final = {
 }
 
 
-def _load_cifar(name: str, request: DataRequest) -> Dataset:
+Read = tuple[Sequence[str], Split, Split]
+"""Classes, training and test examples."""
+
+
+def _load_cifar(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
     """Read all images into memory: 184 MB of the published files."""
-    info = _INFO_OF[name]
-    domains = request.chosen_domains(name, info.domains)
-    versions = {version.folder: version for version in _VERSIONS[name]}
+    versions = {version.folder: version for version in _VERSIONS[info.name]}
     folder = _files.first_folder(info, request.root, tuple(versions))
-    version = versions[folder.name]
-
-    def read(path: Path) -> bytes:
-        return _files.read_file(info, request.root, path)
-
+    version, read = versions[folder.name], partial(_files.read_file, info, request.root)
     path = folder / version.names
     names: object = None
     if version.names_key:
@@ -164,19 +163,7 @@ def _load_cifar(name: str, request: DataRequest) -> Dataset:
         )
     classes = _files.class_words(names, path, info.classes)
     train = _cifar_split(version, [folder / file for file in version.train], classes, read)
-    test = _cifar_split(version, [folder / version.test], classes, read)
-    _files.require_examples(name, classes, train.labels, test.labels)
-    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
-    # A file may name classes of its own, which have no superclasses.
-    is_known = name == "cifar100" and set(classes) <= set(of)
-    return Dataset(
-        name=name,
-        classes=classes,
-        domains=domains,
-        train=train,
-        test=test,
-        superclasses=tuple(of[label] for label in classes) if is_known else (),
-    )
+    return classes, train, _cifar_split(version, [folder / version.test], classes, read)
 
 
 def _cifar_split(
@@ -226,7 +213,7 @@ def _cifar_split(
         # A view of the planes (n, 3, 32, 32).
         images.append(pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
     every = np.concatenate(labels)
-    return Split(np.concatenate(images), every, _files.one_domain(every))
+    return Split(np.concatenate(images), every, np.zeros_like(every))
 
 
 def _dict_of(value: object) -> dict[Any, object]:
@@ -252,11 +239,9 @@ _MNIST_FOLDERS: Final = {
 _MNIST_FILES: Final = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each as it is or as .gz"
 
 
-def _load_mnist(name: str, request: DataRequest) -> Dataset:
+def _load_mnist(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
     """Read all images into memory, grey as they are: 55 MB of the published files."""
-    info = _INFO_OF[name]
-    domains = request.chosen_domains(name, info.domains)
-    folder = _files.first_folder(info, request.root, _MNIST_FOLDERS[name])
+    folder = _files.first_folder(info, request.root, _MNIST_FOLDERS[info.name])
     splits = []
     for part in ("train", "t10k"):
         shape, root = (_MNIST_SIDE, _MNIST_SIDE), request.root
@@ -271,24 +256,30 @@ def _load_mnist(name: str, request: DataRequest) -> Dataset:
         _files.require_labels(labels, info.classes, path)
         # Three equal colours, as a view: only the rows that are asked for are copied.
         grey = np.broadcast_to(images[..., None], (*images.shape, 3))
-        splits.append(Split(grey, labels, _files.one_domain(labels)))
+        splits.append(Split(grey, labels, np.zeros_like(labels)))
     train, test = splits
-    _files.require_examples(name, info.classes, train.labels, test.labels)
-    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
+    return info.classes, train, test
 
 
 def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
     """Return the array of an IDX file whose examples have this shape."""
-    packed = path.with_name(f"{path.name}.gz")
-    if _files.is_there(path) or not _files.is_there(packed):
-        data = _files.read_file(info, root, path)
-        return _array(path, data, _count(path, data, shape), shape)
-    data = _files.read_file(info, root, packed)
-    header = 4 * (2 + len(shape))
-    count = _count(packed, _unpacked(packed, data, header), shape)
-    # The header's count is bounded, so the unpacked data are; one byte more shows a wrong count.
-    size = header + count * math.prod(shape) + 1
-    return _array(packed, _unpacked(packed, data, size), count, shape)
+    packed, header = path.with_name(f"{path.name}.gz"), 4 * (2 + len(shape))
+    is_packed = not _files.is_there(path) and _files.is_there(packed)
+    path = packed if is_packed else path
+    data = _files.read_file(info, root, path)
+    count = _count(path, _unpacked(path, data, header) if is_packed else data, shape)
+    size = header + count * math.prod(shape)
+    if is_packed:
+        # The header's count is bounded, so the unpacked data are. One byte more shows a wrong
+        # count.
+        data = _unpacked(path, data, size + 1)
+    if len(data) != size:
+        amount = "more" if len(data) > size else "fewer"
+        raise DataError(
+            f"task.root: {str(path)!r} has {amount} bytes than the {count:,} examples that its "
+            "header tells of; valid is the file as published"
+        )
+    return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
 
 
 def _unpacked(path: Path, data: bytes, size: int) -> bytes:
@@ -326,26 +317,12 @@ def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
     return count
 
 
-def _array(path: Path, data: bytes, count: int, shape: Sequence[int]) -> NDArray[np.uint8]:
-    header = 4 * (2 + len(shape))
-    size = header + count * math.prod(shape)
-    if len(data) != size:
-        amount = "more" if len(data) > size else "fewer"
-        raise DataError(
-            f"task.root: {str(path)!r} has {amount} bytes than the {count:,} examples that its "
-            "header tells of; valid is the file as published"
-        )
-    return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
-
-
 _Row = tuple[int, int, str]
 """Domain, label and path below the data set's folder."""
 
 
-def _load_tiny(name: str, request: DataRequest) -> Dataset:
+def _load_tiny(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
     """List all images without opening any."""
-    info = _INFO_OF[name]
-    domains = request.chosen_domains(name, info.domains)
     folder = _files.first_folder(info, request.root, ("tiny-imagenet-200",)).resolve()
 
     def lines(file: str) -> list[str]:
@@ -394,19 +371,15 @@ def _load_tiny(name: str, request: DataRequest) -> Dataset:
     paths = [path for _, _, path in tests]
     _files.require_distinct(paths, where)
     _files.require_present(folder, paths, where)
-    test = _files.image_split(folder, tests)
-    _files.require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
+    return classes, train, _files.image_split(folder, tests)
 
 
 _TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
 _NEWS_FOLDERS: Final = ("ag_news", "ag_news_csv")
 
 
-def _load_news(name: str, request: DataRequest) -> Dataset:
+def _load_news(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
     """Read all texts into memory."""
-    info = _INFO_OF[name]
-    domains = request.chosen_domains(name, info.domains)
     folder = _files.first_folder(info, request.root, _NEWS_FOLDERS)
     path = folder / "classes.txt"
     if _files.is_there(path):
@@ -414,8 +387,7 @@ def _load_news(name: str, request: DataRequest) -> Dataset:
     train, test = (
         _news_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test")
     )
-    _files.require_examples(name, info.classes, train.labels, test.labels)
-    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
+    return info.classes, train, test
 
 
 def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
@@ -442,7 +414,7 @@ def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
     # Labels count from 0, the file from 1.
     labels = np.array(numbers, np.int64) - 1
     _files.require_labels(labels, info.classes, path, first=1)
-    return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, _files.one_domain(labels), tuple(texts))
+    return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, np.zeros_like(labels), tuple(texts))
 
 
 _OFFICE: Final = (
@@ -458,11 +430,9 @@ _SITE_FOLDERS: Final = {"office_caltech10": "office_caltech_10", "domainnet10": 
 _FEDBN: Final = "to be had from the page of FedBN, https://github.com/med-air/FedBN"
 
 
-def _load_sites(name: str, request: DataRequest) -> Dataset:
+def _load_sites(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
     """Read the lists; no image is opened. A held-out domain is tested on as a whole."""
-    info = _INFO_OF[name]
-    domains = request.chosen_domains(name, info.domains)
-    folder = _files.first_folder(info, request.root, (_SITE_FOLDERS[name],)).resolve()
+    folder = _files.first_folder(info, request.root, (_SITE_FOLDERS[info.name],)).resolve()
     train: list[_Row] = []
     test: list[_Row] = []
     for index, domain in enumerate(domains):
@@ -470,15 +440,11 @@ def _load_sites(name: str, request: DataRequest) -> Dataset:
             path = folder / f"{domain}_{part}.pkl"
             data = _files.read_file(info, request.root, path)
             is_target = domain == request.held_out_domain
-            (test if is_target else rows).extend(_site_rows(name, data, path, index))
+            (test if is_target else rows).extend(_site_rows(info.name, data, path, index))
     where, paths = repr(str(folder / "*.pkl")), [path for _, _, path in (*train, *test)]
     _files.require_distinct(paths, where)
     _files.require_present(folder, paths, where)
-    split, shown = _files.image_split(folder, train), _files.image_split(folder, test)
-    # A run whose only domain is held out is refused elsewhere.
-    if train or domains != (request.held_out_domain,):
-        _files.require_examples(name, info.classes, split.labels, shown.labels)
-    return Dataset(name=name, classes=info.classes, domains=domains, train=split, test=shown)
+    return info.classes, _files.image_split(folder, train), _files.image_split(folder, test)
 
 
 def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
@@ -616,8 +582,7 @@ INFOS = (
     ),
 )
 
-_INFO_OF: Final = {info.name: info for info in INFOS}
-_LOADERS: Final = {
+_LOADERS: Final[Mapping[str, Callable[[DatasetInfo, DataRequest, Sequence[str]], Read]]] = {
     "cifar10": _load_cifar,
     "cifar100": _load_cifar,
     "mnist": _load_mnist,
@@ -631,4 +596,21 @@ _LOADERS: Final = {
 
 def load(name: str, request: DataRequest) -> Dataset:
     """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images."""
-    return _LOADERS[name](name, request)
+    info = {info.name: info for info in INFOS}[name]
+    domains = request.chosen_domains(name, info.domains)
+    named, train, test = _LOADERS[name](info, request, domains)
+    classes = tuple(named)
+    # A run whose only domain is held out is refused elsewhere.
+    if train.num_examples or name not in _SITE_FOLDERS or domains != (request.held_out_domain,):
+        _files.require_examples(name, classes, train.labels, test.labels)
+    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
+    # A file may name classes of its own, which have no superclasses.
+    is_known = name == "cifar100" and set(classes) <= set(of)
+    return Dataset(
+        name=name,
+        classes=classes,
+        domains=domains,
+        train=train,
+        test=test,
+        superclasses=tuple(of[label] for label in classes) if is_known else (),
+    )

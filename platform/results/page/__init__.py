@@ -14,13 +14,7 @@ from urllib.parse import urlencode
 
 @dataclass(frozen=True)
 class Cell:
-    """A text that may be a link.
-
-    Attributes:
-        text: The text; it is escaped, so nothing in it becomes markup.
-        path: Path of the linked page of this server; None for no link.
-        query: Query of the linked page.
-    """
+    """A text that may be a link, to a path and query of this server; nothing becomes markup."""
 
     text: str
     path: str | None = None
@@ -39,14 +33,7 @@ Row = Sequence[Cell | str | int | float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table, or a text if it has no rows.
-
-    Attributes:
-        caption: The title.
-        columns: The headings.
-        rows: The rows from the top.
-        empty: The text if there are no rows.
-    """
+    """A table, or a text (`empty`) if it has no rows."""
 
     caption: str
     columns: Sequence[str]
@@ -65,15 +52,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Shares against a quantity, one point a round.
-
-    Attributes:
-        title: The title.
-        across: Title of the horizontal axis.
-        up: Title of the vertical axis.
-        points: The points in order.
-        absent: The text if there are no points.
-    """
+    """Shares against a quantity, one point a round, or a text (`absent`) without points."""
 
     title: str
     across: str
@@ -84,14 +63,7 @@ class Plot:
 
 @dataclass(frozen=True, kw_only=True)
 class Field:
-    """One field of a search.
-
-    Attributes:
-        name: Name in the address.
-        label: Name for people.
-        value: The present value.
-        hint: An example.
-    """
+    """One field of a search: its name in the address, for people, its value, and an example."""
 
     name: str
     label: str
@@ -126,14 +98,7 @@ class Sheet:
 
 @dataclass(frozen=True, kw_only=True)
 class Gauge:
-    """A number for a monitoring system.
-
-    Attributes:
-        name: Name as Prometheus writes it.
-        help: Description.
-        labels: Names of the labels.
-        values: Values of the labels, and the number.
-    """
+    """Numbers for a monitoring system (Prometheus), each with its values of the labels."""
 
     name: str
     help: str

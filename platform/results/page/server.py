@@ -33,7 +33,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import MutableHeaders, QueryParams
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import (
     HTMLResponse,
@@ -81,11 +81,9 @@ class Access:
         return secret
 
     def is_session(self, secret: str) -> bool:
-        """Return whether a secret belongs to a session that has not ended.
-
-        The search uses digests, so its time tells nothing about a secret.
-        """
+        """Return whether a secret belongs to a session that has not ended."""
         self._forget()
+        # By digests, so that the time of the search tells nothing about a secret.
         return _digest(secret) in self._sessions
 
     def end_session(self, secret: str) -> None:
@@ -98,11 +96,7 @@ class Access:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file that only its owner may read.
-
-    Raises:
-        ConfigError: If the file cannot be read, others may read it, or it holds no token.
-    """
+    """Return the token in a file that only its owner may read; another file is refused."""
     try:
         # O_NONBLOCK: opening a pipe would wait forever.
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -222,11 +216,24 @@ class Page:
         async def file(path: Path, kind: str, request: Request) -> Response:
             return Response(path.read_bytes(), media_type=kind)
 
+        def sheet(here: str, read: Callable[[QueryParams], Sheet]) -> Route:
+            async def shown(request: Request) -> Response:
+                return await self._shown(partial(read, request.query_params), here)
+
+            return Route(here, shown)
+
+        def runs(asked: QueryParams) -> Sheet:
+            number = asked.get("page", "1")
+            page = min(int(number), _LARGEST_PAGE) if number.isdecimal() and len(number) < 9 else 1
+            return self._records.runs(asked.get("q", ""), max(page, 1))
+
         return [
-            Route("/", self.runs),
-            Route("/run", self.run),
-            Route("/clients", self.clients),
-            Route("/audit", self.audit),
+            sheet("/", runs),
+            sheet("/run", lambda asked: self._records.run(asked.get("id", ""))),
+            sheet("/clients", lambda asked: self._records.clients()),
+            sheet(
+                "/audit", lambda asked: self._records.audit({n: v for n, v in asked.items() if v})
+            ),
             Route("/verify", self.verify, methods=["GET", "POST"]),
             Route("/metrics", self.metrics),
             Route("/changes", self.changes),
@@ -234,27 +241,6 @@ class Page:
             Route("/logout", self.logout, methods=["POST"]),
             *(Route(path, partial(file, STATIC / path[1:], kind)) for path, kind in _FILES.items()),
         ]
-
-    async def runs(self, request: Request) -> Response:
-        """Show all runs."""
-        number = request.query_params.get("page", "1")
-        page = min(int(number), _LARGEST_PAGE) if number.isdecimal() and len(number) < 9 else 1
-        text = request.query_params.get("q", "")
-        return await self._shown(partial(self._records.runs, text, max(page, 1)), "/")
-
-    async def run(self, request: Request) -> Response:
-        """Show one run."""
-        run_id = request.query_params.get("id", "")
-        return await self._shown(partial(self._records.run, run_id), "/run")
-
-    async def clients(self, request: Request) -> Response:
-        """Show the connected clients."""
-        return await self._shown(self._records.clients, "/clients")
-
-    async def audit(self, request: Request) -> Response:
-        """Show entries of the audit log."""
-        asked = {name: value for name, value in request.query_params.items() if value}
-        return await self._shown(partial(self._records.audit, asked), "/audit")
 
     async def verify(self, request: Request) -> Response:
         """Show the button, or the result of the check."""
@@ -382,13 +368,9 @@ def make_app(
     access: Access | None,
     is_ending: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
-    """Return the whole page, guarded.
+    """Return the whole page, guarded, under the server's names; without access anyone may read.
 
-    Args:
-        records: The records.
-        names: The names of the server.
-        access: The token and the sessions; None if anyone may read.
-        is_ending: Returns whether the server is about to end, so that open pages stop waiting.
+    `is_ending` returns whether the server is about to end, so that open pages stop waiting.
     """
     routes = Page(records, access, is_ending).routes()
     return Guard(Starlette(routes=routes), frozenset(names), access)
@@ -551,11 +533,7 @@ class Place:
 
 
 def require_safe(place: Place) -> Access | None:
-    """Return the token and sessions that guard the page; None for a local page without a token.
-
-    Raises:
-        ConfigError: If the place needs a token, TLS or a name that was not given.
-    """
+    """Return the guard of the page; refuse a place without the token, TLS or name it needs."""
     if (place.certificate is None) != (place.key is None):
         raise ConfigError("--certificate: goes with --key; valid: both or none")
     for option, file in (("--certificate", place.certificate), ("--key", place.key)):
@@ -581,16 +559,7 @@ def require_safe(place: Place) -> Access | None:
 
 
 def serve(records: Records, place: Place, tell: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM.
-
-    Args:
-        records: The records.
-        place: The place.
-        tell: Gets the page's address.
-
-    Raises:
-        ConfigError: If the page cannot be served at this place.
-    """
+    """Serve until SIGINT or SIGTERM; `tell` gets the page's address."""
     access = require_safe(place)
     try:
         family, _, _, _, address = socket.getaddrinfo(

@@ -56,13 +56,7 @@ class Basis:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that follows from records.
-
-    Attributes:
-        text: The number as people read it.
-        value: The number as machines read it: infinity is "inf", an unknown number is None.
-        basis: The records that it follows from.
-    """
+    """A number as people and machines read it (infinity is "inf"), and the records behind it."""
 
     text: str
     value: float | str | None
@@ -105,14 +99,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names its row.
-
-    Attributes:
-        caption: The title.
-        columns: The headings.
-        rows: The cells.
-        anchors: The anchor of each row; empty if no row has one.
-    """
+    """A table whose first column names its row; the rows may have anchors."""
 
     caption: str
     columns: tuple[str, ...]
@@ -130,16 +117,9 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """Lines over rounds.
+    """At most three lines over rounds, with a level to compare with and its name, if any.
 
-    Attributes:
-        title: The title.
-        says: The content in words, for people who cannot see the picture.
-        across: Title of the horizontal axis.
-        up: Title of the vertical axis.
-        lines: At most three.
-        limit: A level to compare with, and its name; None without.
-        percent: Whether the vertical axis shows shares.
+    `says` has the content in words, for people who cannot see the picture.
     """
 
     title: str
@@ -212,11 +192,9 @@ def epsilon_text(value: float | str | None) -> str:
 
 
 def of_a_hundred(share: float) -> str:
-    """Return a share from 0 to 1 as a number of 100, rounded up.
-
-    The text has as many digits (at most 12) as a share below 1 needs to read less than 100.
-    """
+    """Return a share from 0 to 1 as a number of 100, rounded up."""
     hundred = 100.0 * share
+    # As many digits as a share below 1 needs to read less than 100.
     for digits in range(2, 13):
         scale = 10**digits
         # Without the last factor, 75.00000000000001 would read 75.01.

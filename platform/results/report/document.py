@@ -68,17 +68,10 @@ LAWS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A privacy budget report.
+    """A privacy budget report: the run at a glance, warnings by importance, and sections.
 
-    Attributes:
-        run_id: Id of the run.
-        title: Title of the document.
-        lead: The run at a glance.
-        warnings: Warnings, the most important first.
-        odds: By adversary, how many guesses of a hundred are right at most; None before a release
-            is priced.
-        sections: The sections in order.
-        bases: The bases of all numbers; the n-th is shown as number n.
+    `odds` has by adversary how many guesses of a hundred are right at most; None before a release
+    is priced. The n-th of the `bases` of numbers is shown as number n.
     """
 
     run_id: str
@@ -98,17 +91,10 @@ def budget_report(
     log: LogView | None = None,
     seen: Sequence[SeenChannel] = (),
 ) -> Report:
-    """Return the report of a run.
+    """Return the report, `made` at a time, of a run whose records agree, and of its spending.
 
-    Args:
-        budget: The run, whose records agree, and its spending.
-        compared: Runs to compare it with.
-        made: Date and time of the report, as text.
-        log: The log that holds the records; None if it was not read.
-        seen: The results of an audit of the run's configuration; empty without an audit.
-
-    Raises:
-        OtherClaim: If the audit tested another claim than the run's.
+    It may compare the run with others, name the leaves of a log, and show what an audit has `seen`.
+    An audit of another claim is refused (`OtherClaim`).
     """
     subject, others = Subject(budget, log), [Subject(one, log) for one in compared]
     require_same_claim(subject, seen)
@@ -491,12 +477,7 @@ def rows_anchor(run_id: str, place: Place) -> str:
 
 
 def _evidence(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
-    """Return the section that lists the basis of every number, and the ledger rows.
-
-    Args:
-        subjects: The runs of the document; the first is the document's own.
-        bases: As `bases_of` returns them.
-    """
+    """Return the section that lists the basis of every number, and the ledger rows of all runs."""
     listed = [place for subject in subjects for place in _ledger(subject)]
     known = {anchor for anchor, _ in listed}
     ledger: Block = paragraph("The ledger has no row.")

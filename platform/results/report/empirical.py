@@ -55,11 +55,7 @@ _VALID: Final = "valid is what `audit-privacy CONFIG --json` prints"
 
 
 def read_audit(path: Path) -> tuple[SeenChannel, ...]:
-    """Return the channels of an audit.
-
-    Raises:
-        ConfigError: If the file is missing, or `audit-privacy --json` did not write it.
-    """
+    """Return the channels of an audit in a file that `audit-privacy --json` wrote."""
     try:
         found = _FILE.validate_json(path.read_bytes())
     except OSError as error:
@@ -181,11 +177,7 @@ class OtherClaim(ValueError):
 
 
 def require_same_claim(subject: Subject, seen: Sequence[SeenChannel]) -> None:
-    """Check that an audit tested the claim that the run's releases make.
-
-    Raises:
-        OtherClaim: If not; the text names the first difference.
-    """
+    """Refuse an audit (`OtherClaim`) of another claim than the run's releases make."""
     prices = [price for found in prices_alone(subject) for price in found.values()]
     for one in seen:
         stated = {

@@ -122,12 +122,7 @@ def canvas(plot: Plot) -> dict[str, Any]:
 
 
 def pdf_file(report: Report) -> bytes:
-    """Return a report as a tagged PDF.
-
-    Raises:
-        ImportError: If WeasyPrint is not installed.
-        OSError: If Pango is not installed.
-    """
+    """Return a report as a tagged PDF."""
     weasyprint = load_weasyprint()
 
     def say_scopes(document: Any, pdf: Any) -> None:
@@ -147,12 +142,7 @@ def pdf_file(report: Report) -> bytes:
 
 
 def load_weasyprint() -> Any:
-    """Return WeasyPrint, which loads Pango when it is imported.
-
-    Raises:
-        ImportError: If WeasyPrint is not installed.
-        OSError: If Pango is not installed.
-    """
+    """Return WeasyPrint, which loads Pango; an ImportError or OSError says which is missing."""
     import weasyprint
 
     return weasyprint

@@ -232,6 +232,15 @@ def _run(subject: Subject) -> Iterator[Block]:
         else:
             stated = Figure(f"{limit:g}", limit, subject.configured(key))
             limits.append(("epsilon ", stated, f" against {against}"))
+    coming, fitting = subject.budget.coming, subject.budget.rounds_left
+    forecast: Piece | Words = "none: the run will release nothing more"
+    if coming is not None:
+        planned = subject.configured("rounds").count(coming.rounds)
+        forecast = (planned, " are to come, and no known limit ends the run before")
+        if fitting is not None:
+            what = "all charged ledger rows, and one more round as the last"
+            left = subject.basis(what, subject.rows).count(fitting)
+            forecast = (left, " at the noise of the rounds so far, and ", planned, " are to come")
     yield facts(
         *((f"Of the run, against {name}", subject.epsilon(name)) for name in ADVERSARIES),
         ("However the run ends", holds),
@@ -240,7 +249,7 @@ def _run(subject: Subject) -> Iterator[Block]:
         ("Over a client's lifetime", _lifetime(subject)),
         ("Limit of a lifetime", limits[1]),
         ("Left of a lifetime's limit", lifetime_left),
-        ("Rounds that still fit", _forecast(subject)),
+        ("Rounds that still fit", forecast),
     )
     yield paragraph(
         f"A lifetime here is {lifetime_of(config)}. Epsilons do not add up: the rest of a limit is "
@@ -270,18 +279,6 @@ def _lifetime(subject: Subject) -> Piece | Words:
     plural = "" if count == 1 else "s"
     said = f" for the client that has spent most, in {count} run{plural}"
     return (basis.epsilon(most.lifetime.epsilon), said)
-
-
-def _forecast(subject: Subject) -> Piece | Words:
-    coming, fitting = subject.budget.coming, subject.budget.rounds_left
-    if coming is None:
-        return "none: the run will release nothing more"
-    planned = subject.configured("rounds").count(coming.rounds)
-    if fitting is None:
-        return (planned, " are to come, and no known limit ends the run before")
-    basis = subject.basis("all charged ledger rows, and one more round as the last", subject.rows)
-    left = basis.count(fitting)
-    return (left, " at the noise of the rounds so far, and ", planned, " are to come")
 
 
 def _rounds(subject: Subject) -> Iterator[Block]:

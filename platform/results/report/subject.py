@@ -51,14 +51,7 @@ class LogView:
 def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     """Recompute the log from its rows, and return the places of some runs' records in it.
 
-    Args:
-        database: The coordinator's.
-        run_ids: The runs.
-
-    Raises:
-        Authentication: If the signature of a kept head does not hold.
-        LogBroken: If the log does not hold, or does not go through a kept head.
-        RunStopped: If no head is kept, although there is a key that signs heads.
+    Signatures and kept heads must hold, and a key that signs heads needs one.
     """
     trusted = known_key(database.path)
     kept = kept_heads(database.path, trusted)
