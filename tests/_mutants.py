@@ -55,7 +55,7 @@ CENTRAL = (
 )
 """Folders whose lines carry the promises: design.md's core."""
 LONGEST_TEXT = 160
-TRIES = 8
+TRIES = 60
 """How many tests that run a line are tried, until one finds the fault in it."""
 LIBRARIES = ("torch", "open_clip", "opacus", "scipy.stats", "sqlalchemy", "typer")
 OPTIONS = (
@@ -316,13 +316,15 @@ class Stage:
         """End the process."""
         self._process.communicate()
 
-    def lives(self, mutant: Mutant, tests: Sequence[str]) -> str:
-        """Return nothing where a test fails with the fault, else what pytest printed.
+    def failed(self, tests: Sequence[str], mutant: Mutant | None = None) -> str:
+        """Return the test that fails first, with the fault if one is given; nothing if all pass.
 
         Raises:
             LookupError: The mutant's text is gone.
             RuntimeError: pytest could not run the tests.
         """
+        if mutant is None:
+            return self._play(tests)
         place = found(mutant, self.copy)
         if place is None:
             raise LookupError(f"{mutant.name}: the text is gone: {mutant.text}")
@@ -333,21 +335,25 @@ class Stage:
             compiled.unlink()
         path.write_text(source[:start] + mutant.becomes + source[end:], "utf-8")
         try:
-            return self.passed(tests)
+            return self._play(tests)
         finally:
             path.write_text(source, "utf-8")
 
-    def passed(self, tests: Sequence[str]) -> str:
-        """Return what pytest printed where all tests pass, and nothing where one fails."""
+    def _play(self, tests: Sequence[str]) -> str:
         pipes = self._process.stdin, self._process.stdout
         if pipes[0] is None or pipes[1] is None:
             raise RuntimeError("the process has no pipes")
         pipes[0].write(json.dumps(list(tests)) + "\n")
         pipes[0].flush()
         code, said = json.loads(pipes[1].readline())
-        if code not in {0, 1, 2, TOO_LONG}:
+        if code == 0:
+            return ""
+        if code not in {1, 2, TOO_LONG}:
             raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
-        return said if code == 0 else ""
+        # A file that cannot be imported fails as a whole, and a play that takes too long anywhere.
+        shown = re.findall(r"^(?:FAILED|ERROR) (.+)", said, re.MULTILINE) or tests
+        named = [test for test in tests if shown[0].startswith(test)]
+        return max(named, key=len, default=tests[0])
 
 
 def play() -> None:
@@ -455,16 +461,10 @@ def assigned(mutants: Sequence[Mutant], coverage: Path, jobs: int = 2) -> list[M
 
 
 def _killer(mutant: Mutant, stage: Stage, tests: Sequence[str]) -> str:
-    """Returns a test that fails by a mutant, of the first few and then of some more at once."""
-
-    def finds(test: str) -> bool:
-        return not stage.lives(mutant, [test]) and bool(stage.passed([test]))
-
-    rest = tests[TRIES : TRIES * 6]
-    for test in tests[:TRIES]:
-        if finds(test):
-            return test
-    return next(filter(finds, rest), "") if rest and not stage.lives(mutant, rest) else ""
+    """Returns a test that fails by a mutant, and by it alone."""
+    test = stage.failed(tests[:TRIES], mutant)
+    alone = bool(test) and stage.failed([test], mutant) and not stage.failed([test])
+    return test if alone else ""
 
 
 def main() -> None:
