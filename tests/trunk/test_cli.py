@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,18 @@ def test_help_imports_nothing_heavy(child_environment, tmp_path, program):
     done = python(child_environment, tmp_path, "-c", script)
     assert (done.returncode, done.stderr) == (0, "") and "Usage" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("program", ["app", "client_app", "record_commands"])
+def test_a_command_declares_what_carries_it_out(program):
+    declaring = import_module(f"platform.cli.{program}")
+    for function in ast.walk(ast.parse(inspect.getsource(declaring))):
+        for decorator in getattr(function, "decorator_list", ()):
+            for by in (one for one in decorator.keywords if one.arg == "by"):
+                module, _, name = ast.literal_eval(by.value).rpartition(".")
+                carrying = getattr(import_module(f"platform.cli.{module}"), name)
+                declared = inspect.signature(getattr(declaring, function.name)).parameters
+                inspect.signature(carrying).bind(**dict.fromkeys(declared))
 
 
 @pytest.fixture
