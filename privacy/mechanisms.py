@@ -582,8 +582,8 @@ def release_of_upload(
 def with_clipping_norm(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
     """Return the same mechanism around another norm: noise and grid go with it.
 
-    Noise multiplier and norm in steps of the grid stay, so a release costs what it did and what
-    was calibrated to a budget stays within it; a scale chosen anew would leave it by some 1e-5.
+    Noise multiplier and norm in steps of the grid stay, so a release costs what it did. A new scale
+    would change that by some 1e-5, and could pass the budget that the noise was calibrated to.
 
     Raises:
         UnknownMechanism: Nothing is clipped under it.

@@ -16,8 +16,9 @@ moves one, in L2:
 - add_or_remove_one: sqrt(C^2 + b^2).
 
 So with b <= C the sensitivity under replace_one is 2C, that of the update alone: counts are free.
-Where more than blocks is clipped together to J, such as a clip flag that may turn round as well,
-the second case is at most sqrt(4 J^2 + 2 b^2) only, and counts cost a factor sqrt(1 + b^2 / 2 J^2).
+If other coordinates are clipped together with the blocks, to norm J (a clip flag, whose sign may
+change as well), the bound of the second case is sqrt(4 J^2 + 2 b^2), and counts cost a factor of
+sqrt(1 + b^2 / 2 J^2).
 
 On the integer grid the same holds with R, the bound on a rounded update's norm, in place of C: the
 update is rounded by itself, and b is a whole number of steps, at most C and hence at most R. A
@@ -74,8 +75,8 @@ def round_conditionally(
 
     Formal guarantee: the squared L2 norm of what is returned is at most
     `squared_norm_after_rounding(norm, n)`, checked in exact integers, whatever `entropy` gives.
-    Privacy rests on that alone. Coordinates are right on average but for the condition, and for
-    2^-32 of a step, as 32 bits decide each.
+    Privacy rests on that alone. Rounded coordinates are almost unbiased: the condition on the norm
+    adds a small bias, and the 32 random bits for each coordinate add at most 2^-32 of a step.
 
     `vector` is finite, shape (n,), in steps of the grid, of norm at most `norm`; each coordinate
     stays within one step of its own. `entropy` gives four bytes a coordinate and try.

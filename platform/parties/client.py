@@ -1,8 +1,8 @@
 """A client: it trains, protects, and answers the coordinator's messages, one stage after the other.
 
 The client keeps its personal state, its ledger, its secrets and its session in its own store. It
-answers each request once: an answer is durable before it leaves, the same request gets the same
-bytes, and the client answers neither an older attempt nor a second request under the same header.
+answers each request once: an answer is durable before it leaves, and the same request gets the same
+bytes. The client refuses older attempts, and a different request for a stage that it has answered.
 A release is in the client's ledger before it leaves, and the client refuses a round that would
 pass its own limits.
 
@@ -114,7 +114,7 @@ from privacy.secure_aggregation import (
     ReadyToMask,
     RoundParameters,
 )
-from privacy.secure_aggregation import client as masking
+from privacy.secure_aggregation import client as secure_client
 from storage import ClientStore, ReleaseRefusedError, SessionMovedError, SessionRecord
 
 
@@ -289,17 +289,17 @@ class Client:
         made = None if before is None else before.ahead
         credentials = self.profile.safeguards.credentials
         try:
-            ahead = masking.take_up(made, parameters, seat.index, credentials=credentials)
+            ahead = secure_client.take_up(made, parameters, seat.index, credentials=credentials)
         except (Authentication, ValueError) as error:
             raise ProtocolError(f"message: the invitation is not valid: {error}") from error
-        shared, payload = masking.step(ahead, seat.roster, identity=self._identity)
+        shared, payload = secure_client.step(ahead, seat.roster, identity=self._identity)
         return replace(session, secure=shared), payload
 
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
         _require_none_ahead(relay)
-        secure, payload = masking.step(session.secure, relay.payload, identity=self._identity)
+        secure, payload = secure_client.step(session.secure, relay.payload, identity=self._identity)
         reply = encode_relay(Relay(session.envelope, payload))
         self._keep(asked, replace(session, awaits="train", secure=secure), reply)
         return reply
@@ -308,7 +308,7 @@ class Client:
         require_assignment(self._expected, assignment)
         envelope, profile, secure = session.envelope, self.profile, session.secure
         if secure is not None:
-            secure, _ = masking.step(secure, assignment.payload)
+            secure, _ = secure_client.step(secure, assignment.payload)
         attempt = (envelope.round_number, envelope.attempt)
         protection = profile.protection.in_round(envelope.round_number).at(session.clipping_norm)
         # A lost attempt has moved the state of the noise as well.
@@ -362,7 +362,7 @@ class Client:
         if not isinstance(secure, ReadyToMask) or prepared.levels is None:
             # The vector would leave without a mask.
             raise ProtocolError("message: there is nothing to mask with")
-        masked, payload = masking.mask(
+        masked, payload = secure_client.mask(
             secure,
             layout.weigh(prepared.levels, weight),
             context=broadcast_digest(assignment.broadcast, session.clipping_norm),
@@ -373,7 +373,7 @@ class Client:
     def _disclose(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         secure, payload, envelope = session.secure, b"", session.envelope
         if secure is not None:
-            secure, payload = masking.step(secure, relay.payload, identity=self._identity)
+            secure, payload = secure_client.step(secure, relay.payload, identity=self._identity)
         if isinstance(secure, Confirmed):
             _require_none_ahead(relay)
             # The client signs the list first; its shares follow after enough others signed it.
@@ -459,7 +459,7 @@ class Client:
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
-            return masking.advertise(
+            return secure_client.advertise(
                 parameters, index, credentials=self.profile.safeguards.credentials
             )
         except (Authentication, ValueError) as error:

@@ -162,8 +162,8 @@ class Extras:
     Attributes:
         adaptive: How the clipping norm follows the clients, None where it is fixed.
         metric: How validation accuracies travel, None where they stay with the clients.
-        clipping_norm: C of the update alone in this round; None where nothing is appended, or
-            clipped, and before the first round where it adapts.
+        clipping_norm: Norm to which the update is clipped before extras are appended. None without
+            extras, where nothing is clipped, and before the first round where the norm adapts.
         groups: How clients are counted by the groups that they are in, None without groups.
     """
 

@@ -3,8 +3,8 @@
 The mechanism fixes the order: clip the whole difference as one vector, add noise, and put it on the
 grid that is masked and summed. A pool entry travels as the difference to the broadcast too. Under
 `same` it is the identical noised vector and no second release. Under `independent` the client adds
-all of the entry's own noise, and the entry has its own charge. Under `dp_sgd` update and entry
-consist of noised steps, which carry the charge, and both are only carried.
+all of the entry's own noise, and the entry has its own charge. Under `dp_sgd` the training steps
+are noised and charged, so update and entry are sent without more noise.
 """
 
 from __future__ import annotations
@@ -239,8 +239,10 @@ class Protection:
         *,
         state: NoiseState = NO_STATE,
     ) -> Prepared:
-        """Protect one client's result, if it is what the method announced and of one group's block.
+        """Protect one client's result.
 
+        It must have the arrays that the method announced and, with groups, be zero outside the
+        block of the client's group.
         The accuracy is there if it travels with the update. `state` is the state that the client's
         last attempt of the run left, in any round. Under mechanism `none`, `RunStopped` names the
         tensor of a coordinate that does not fit.

@@ -5,10 +5,11 @@ the ledger. So when it is started again, it continues the same attempt: same coh
 no second charge. It opens another attempt only after it gave up the last one, with fresh noise and
 a charge of its own.
 
-Where sampling must amplify, the cohort is the coordinator's secret: under `central_noise`, whose
-sum is released for any number of survivors. Then the coordinator draws it from the operating
-system's entropy, unless the run is a simulation with seeded noise. In all other runs it draws the
-cohort from the run's seed, and the draw amplifies nothing.
+Under `central_noise` the accountant may count the sampling of clients as privacy. For that, only
+the coordinator may know the cohort, and the sum is released for any number of survivors. The
+coordinator then draws the cohort from the operating system's entropy, unless the run is a
+simulation with seeded noise. In all other runs it draws the cohort from the run's seed, and
+sampling counts for nothing.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ its noise once: the journal keeps the noised sum.
 
 Clients may have made their keys ahead, with the last message of the round before. Then there is no
 advertise stage: the invitation carries all keys, and clients answer with shares. If one client's
-keys are missing or not valid, the coordinator asks all clients for fresh keys. So no attempt mixes
-keys of two ages, and the coordinator waits for a client that was lost in the round before.
+keys are missing or not valid, the coordinator asks all clients for fresh keys, also one that was
+lost in the round before, and waits for it. So an attempt's keys were all made at the same time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from privacy.secure_aggregation import (
     decode_server_state,
     encode_server_state,
 )
-from privacy.secure_aggregation import server as unmasking
+from privacy.secure_aggregation import server as secure_server
 
 AHEAD: Final = "ahead"
 """Stands in place of a stage for the keys, made ahead, with which an attempt was opened."""
@@ -298,7 +298,7 @@ class MaskedSum:
         seat = seat_of(plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
         context = wire.broadcast_digest(broadcast, plan.protection.clipping_norm)
-        return cls(unmasking.start(parameters, context=context), plan.places)
+        return cls(secure_server.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
         """Return the same sum at a stored state."""
@@ -309,7 +309,7 @@ class MaskedSum:
     ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
         """Take one step: answers in, the next state and messages out."""
         messages = {self.places[client]: payload for client, payload in payloads.items()}
-        state, outgoing = unmasking.step(self.state, messages)
+        state, outgoing = secure_server.step(self.state, messages)
         named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
         return replace(self, state=state), named
 
@@ -457,8 +457,8 @@ class RoundRunner:
     def noise_alone(self, plan: RoundPlan, journal: Journal | None = None) -> RoundOutcome:
         """Return the outcome of a round of `central_noise` in which no client is left: the noise.
 
-        For empty sums only. If noise replaced a sum of a few clients, the sum would exist or not by
-        one client's coin.
+        For empty sums only. If noise also replaced the sum of a few clients, whether there is a sum
+        would depend on whether one client was drawn, and would tell it.
         """
         exchange = self._exchange(plan, journal)
         totals = self._opened(exchange, plan.protection.sums.add_up(()), ())

@@ -35,7 +35,7 @@ from privacy.secure_aggregation.parameters import (
 )
 from privacy.secure_aggregation.recovery import (
     FaultyShares,
-    TooFewLeft,
+    TooFewAnswers,
     largest_norm,
     require_plausible_norm,
 )
@@ -94,7 +94,7 @@ __all__ = [
     "RoundParameters",
     "ServerState",
     "Shared",
-    "TooFewLeft",
+    "TooFewAnswers",
     "client",
     "decode_client_state",
     "decode_enrolment",

@@ -2,10 +2,11 @@
 
 An abort says at which phase the round stopped and which clients caused it.
 
-**Quorum.** A client is left for a dealer if it holds that dealer's shares, is still there and has
-not said that its box was unreadable. The server passes boxes on as they are, so a complaint is the
-fault of one of the two. Where at most c clients are faulty, more than c complaints of one dealer,
-or more than c dealers complained of by one client, decide between them; below that nobody is named.
+**Quorum.** A client can help to rebuild the secret of another one, its dealer, if it holds a share
+of it, is still there, and has not reported that it could not read the dealer's box. The server
+passes boxes on as they are, so a complaint is the fault of one of the two. If at most c clients are
+faulty, a dealer with more than c complaints is to blame, and so is a client that complains of more
+than c dealers. With fewer complaints nobody is named.
 
 **Rebuilding.** Every secret is rebuilt from t shares and compared: a seed with its commitment, a
 mask key with the public key on the roster. Against an active adversary each share is first compared
@@ -50,7 +51,7 @@ from privacy.secure_aggregation.shamir import decode
 from privacy.secure_aggregation.states import CollectingUnmasking, Complaints, Refusal
 
 
-class TooFewLeft(ThresholdNotMet):
+class TooFewAnswers(ThresholdNotMet):
     """Fewer clients are left than the threshold needs, so the sum stays masked.
 
     Attributes:
@@ -109,7 +110,7 @@ def require_enough(
 ) -> None:
     """Stop the round if too few clients are left for a large enough sum, or to open it.
 
-    `dealers` are the clients whose secrets may be needed. `TooFewLeft` has the phase and the
+    `dealers` are the clients whose secrets may be needed. `TooFewAnswers` has the phase and the
     clients to blame.
     """
     require_threshold(alive, standing, least=parameters.least_survivors)
@@ -117,9 +118,9 @@ def require_enough(
 
 
 def require_threshold(alive: Collection[int], standing: Standing, *, least: int) -> None:
-    """Stop the round if fewer than `least` clients answered: `TooFewLeft` says whom to blame."""
+    """Stop the round if fewer than `least` clients answered: `TooFewAnswers` says whom to blame."""
     if len(alive) < least:
-        raise TooFewLeft(
+        raise TooFewAnswers(
             f"{len(alive)} valid answers came at phase {standing.phase.value!r}; "
             f"the threshold is {least}",
             phase=standing.phase,
@@ -136,7 +137,7 @@ def require_holders(
 ) -> None:
     """Stop the round if the clients that are left cannot rebuild some dealer's secrets.
 
-    `TooFewLeft` has the phase and the clients to blame.
+    `TooFewAnswers` has the phase and the clients to blame.
     """
     # On the complete graph everybody holds shares of everybody, so only complaints matter.
     if not parameters.degree and not standing.complaints:
@@ -149,7 +150,7 @@ def require_holders(
         left = len(present.intersection(parameters.holders(dealer)) - without[dealer])
         if left < parameters.threshold:
             blamed = blame(parameters, standing.complaints)
-            raise TooFewLeft(
+            raise TooFewAnswers(
                 f"{left} holders of shares of client {dealer} are left at phase "
                 f"{standing.phase.value!r}; the threshold is {parameters.threshold}",
                 phase=standing.phase,
@@ -180,9 +181,10 @@ def rebuild(
 ) -> tuple[dict[int, bytes], frozenset[int]]:
     """Rebuild the seed of every survivor and the mask key of every dropout.
 
-    `answers` have by holder and dealer the share revealed, of the right kind; of every dealer at
-    least t. The secrets are by dealer; beside them are the holders whose shares were wrong and done
-    without. `FaultyShares` if some secret cannot be rebuilt or is not the one published.
+    `answers[holder][dealer]` is the share that the holder revealed. Its kind is checked already,
+    and each dealer has at least t shares. Return each dealer's secret, and the holders whose shares
+    were wrong and were not used. `FaultyShares` if a secret cannot be rebuilt, or is not the one
+    that its dealer published.
     """
     shares, faulty = _sort_all(state, answers)
     combiner = _Combiner(state)

@@ -6,11 +6,11 @@
 The step in brackets exists against an active adversary only.
 The driver sends what a step returns, collects answers until its deadline and gives all of them to
 the next step. A client that is missing, late or sends anything but its one valid message has
-dropped out at that phase; malformed messages are listed in the state as `refused`. With fewer than
-the threshold left, in all or among the holders of one client's shares, a step raises
-`ThresholdNotMet` and nothing is opened. A holder that complained of a dealer's box does not count,
-so a sum that could not be opened is given up before anybody is asked for a share. The sum is exact
-or it is not given.
+dropped out at that phase; malformed messages are listed in the state as `refused`. A step raises
+`ThresholdNotMet`, and nothing is opened, if fewer clients than the threshold are left, or fewer
+holders of one client's shares. Clients that could not read a share do not count as its holders. So
+if too few shares are left, the round stops before any share is revealed. The sum is exact or it is
+not given.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def step(
         After the last phase there is nothing to send.
 
     Raises:
-        ThresholdNotMet: If too few valid answers came, as `TooFewLeft`, which names the phase and
-            the clients whose messages were refused.
+        ThresholdNotMet: If too few valid answers came, as `TooFewAnswers`, which names the phase
+            and the clients whose messages were refused.
         InvalidShare: If revealed shares do not rebuild what a client published, as `FaultyShares`,
             which names who lied where that is known; no sum is given.
         ProtocolViolation: If the round is finished already, or `messages` is no mapping from

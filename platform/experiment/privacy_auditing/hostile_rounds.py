@@ -51,7 +51,7 @@ from platform.wire.transport import InProcessTransport
 from privacy import NO_STATE, ClientMechanism, PrivacyError, SeededNoise, SumNoise
 from privacy.auditing import verify_distribution, verify_noise_variance
 from privacy.secure_aggregation import Advertised
-from privacy.secure_aggregation import client as masking
+from privacy.secure_aggregation import client as secure_client
 from storage import open_client_store
 
 FAILURES = "failures"
@@ -455,19 +455,19 @@ class _Party:
             seat, payload = wire.decode_invitation(message).secure, b""
             if seat is not None:
                 parameters = self.protection.sums.parameters(envelope, seat)
-                self.state, payload = masking.advertise(parameters, seat.index)
+                self.state, payload = secure_client.advertise(parameters, seat.index)
             return wire.encode_answer(wire.Answer(envelope, (), payload))
         if kind == "assignment":
             told = wire.decode_assignment(message)
             if self.state is None:
                 return wire.encode_upload(wire.Upload(envelope, b"", self.upload, 1))
-            ready, _ = masking.step(self.state, told.payload)
+            ready, _ = secure_client.step(self.state, told.payload)
             context = wire.broadcast_digest(told.broadcast, self.clipping_norm)
-            self.state, payload = masking.mask(ready, self.upload, context=context)
+            self.state, payload = secure_client.mask(ready, self.upload, context=context)
             return wire.encode_upload(wire.Upload(envelope, payload, None, 0))
         is_first, payload = isinstance(self.state, Advertised), b""
         if self.state is not None:
-            self.state, payload = masking.step(self.state, wire.decode_relay(message).payload)
+            self.state, payload = secure_client.step(self.state, wire.decode_relay(message).payload)
         if is_first:
             return wire.encode_relay(wire.Relay(envelope, payload))
         return wire.encode_disclosure(

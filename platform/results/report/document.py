@@ -91,7 +91,7 @@ def budget_report(
     log: LogView | None = None,
     seen: Sequence[SeenChannel] = (),
 ) -> Report:
-    """Return the report, `made` at a time, of a run whose records agree, and of its spending.
+    """Return the report of a run whose records were found to agree; it shows the time `made`.
 
     It may compare the run with others, name the leaves of a log, and show what an audit has `seen`.
     An audit of another claim is refused (`OtherClaim`).

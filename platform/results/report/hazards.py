@@ -357,7 +357,7 @@ def unfinished_words(document: Mapping[str, Any], over: int) -> str:
 
 
 def report_warnings(subject: Subject) -> tuple[str, ...]:
-    """Return the warnings of a report: hazards of this run first, then the run's own warnings."""
+    """Return the warnings of a report: of canaries, of hazards, and those that the run states."""
     # The most important hazard comes first.
     warned = (large_epsilon, unit_of_privacy, other_releases, own_code, trusted_records)
     answers = [answer(subject) for answer in warned]

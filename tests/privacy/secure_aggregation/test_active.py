@@ -16,7 +16,7 @@ from privacy.secure_aggregation import (
     FaultyShares,
     Phase,
     Refusal,
-    TooFewLeft,
+    TooFewAnswers,
     client,
     encode_client_state,
     server,
@@ -92,7 +92,7 @@ def test_too_few_abort_with_phase_and_culprits(phase):
     def tamper(at, sender, message):
         return message[:-1] if at is phase and sender in (1, 4, 6) else message
 
-    with pytest.raises(TooFewLeft, match="refused or faulty: 1, 4, 6") as caught:
+    with pytest.raises(TooFewAnswers, match="refused or faulty: 1, 4, 6") as caught:
         play(PARAMETERS, VECTORS, tamper=tamper)
     assert caught.value.phase == phase
     assert caught.value.culprits == (1, 4, 6)

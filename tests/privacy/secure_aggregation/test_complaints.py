@@ -12,7 +12,7 @@ from privacy.secure_aggregation import (
     FaultyShares,
     Phase,
     Refusal,
-    TooFewLeft,
+    TooFewAnswers,
     server,
 )
 from privacy.secure_aggregation.messages import (
@@ -63,7 +63,7 @@ def spoilt(parameters, unreadable, lost=None):
     tamper = spoiling(parameters, unreadable)
     try:
         fill(trace, vectors, lost=lost, tamper=tamper)
-    except TooFewLeft as error:
+    except TooFewAnswers as error:
         return trace, error
     return trace, None
 

@@ -16,7 +16,7 @@ from privacy.errors import CalibrationError, ProtocolViolation, ThresholdNotMet
 from privacy.secure_aggregation import (
     CollectingUnmasking,
     Phase,
-    TooFewLeft,
+    TooFewAnswers,
     client,
     largest_norm,
     plan,
@@ -221,10 +221,10 @@ def test_a_neighbourhood_below_its_threshold_aborts_before_anything_is_opened():
     neighbours = [i for i in parameters.holders(1) if i != 1]
     lost = set(neighbours[:2])
     for phase in PHASES[:3]:
-        with pytest.raises(TooFewLeft, match="5 holders") as caught:
+        with pytest.raises(TooFewAnswers, match="5 holders") as caught:
             play(parameters, make_vectors(parameters), lost={phase: lost})
         assert caught.value.phase == phase
-    with pytest.raises(TooFewLeft) as caught:
+    with pytest.raises(TooFewAnswers) as caught:
         play(parameters, make_vectors(parameters), lost={Phase.UNMASKING: lost})
     assert caught.value.phase == Phase.UNMASKING
 
@@ -270,7 +270,7 @@ def test_the_server_checks_the_neighbourhoods_of_dropouts_too():
     answers = dict(trace.sent[Phase.UNMASKING])
     one = next(i for i in parameters.holders(1) if i != 1)
     del answers[one]
-    with pytest.raises(TooFewLeft, match="client 1 "):
+    with pytest.raises(TooFewAnswers, match="client 1 "):
         server.step(state, answers)
 
 
@@ -280,7 +280,7 @@ def test_a_dropouts_neighbourhood_is_checked_before_shares_are_asked_for():
     parameters = make_regular(14, degree=8, threshold=7, smallest_sum=11)
     order = ring_order(parameters.clients, parameters.graph_seed)
     lost = {order[0], order[4], order[-4]}
-    with pytest.raises(TooFewLeft, match=f"6 holders of shares of client {order[0]} ") as caught:
+    with pytest.raises(TooFewAnswers, match=f"6 holders of shares of client {order[0]} ") as caught:
         play(parameters, make_vectors(parameters), lost={Phase.MASKED_INPUT: lost})
     assert caught.value.phase == Phase.MASKED_INPUT
 
