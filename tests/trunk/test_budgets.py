@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,6 @@ def shown(sotto: Command, storage: Storage, *arguments: str) -> str:
 
 
 def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
-    """By the formula, one after the other."""
     found = 0
     while gaussian_epsilon(noise_multiplier, spent + found + 1) <= target * (1 + 1e-9):
         found += 1
@@ -67,7 +65,6 @@ def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
 
 
 def crashed_at(storage, monkeypatch, nth, *overrides, after=False) -> str:
-    """A run whose process ends at a commit; its id."""
     simulation = storage.create(*overrides)
     return crashed(monkeypatch, simulation, Federation, "_commit", nth, after=after)
 
@@ -161,7 +158,6 @@ def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
         assert client["reserved"]["epsilon"] == pytest.approx(two - one, rel=1e-5)
         assert client["left"] == pytest.approx(TARGET - two, rel=1e-5)
         assert client["rounds_left"] == fitting
-    # The run keeps to what was forecast.
     rounds = storage.resume(run_id).summary["rounds"]
     assert len(rounds) == 1 + fitting
     # What it cost is what the whole would be less without it, and the whole is more now.
@@ -190,7 +186,6 @@ def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, sto
     cost = gaussian_epsilon(4.0, 2) - gaussian_epsilon(4.0, 1)
     assert attempt["cost"] == ("inf" if NONE in noise else pytest.approx(cost, rel=1e-5))
     assert all(one["reserved"]["releases"] == {"lost": 1} for one in document["clients"])
-    # Without a target the forecast has no end.
     assert (document["forecast"]["rounds_left"], document["left"]) == (None, None)
 
 
@@ -264,7 +259,6 @@ LIVES = ("privacy.lifetime_budget=30.0", OS, *WHOLE, *QUICK, *FIXED)
 def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
     sotto, storage, monkeypatch
 ):
-    """One round at z = 4, then one that was left open: two releases, by the formula."""
     first = storage.run(*LIVES, "rounds=1").run_id
     second = crashed_at(storage, monkeypatch, 1, *LIVES)
     document = budget_of(sotto, storage, second)
@@ -278,7 +272,6 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
         assert one["lifetime"]["runs"] == sorted([first, second])
         assert one["rounds_left"] == fitting
     assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
-    # One client over all runs.
     name = document["clients"][2]["pseudonym"]
     answer = sotto("budget", "--client", name, "--storage", storage.url, "--json").document
     assert [run["run_id"] for run in answer["runs"]] == [second, first]
@@ -313,11 +306,6 @@ NOISED = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fed")
-
-
 def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto, client, folder):
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     limits = {**OPEN, "delta": 1e-5}
@@ -334,7 +322,6 @@ def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto,
         hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
     before = budget_of(sotto, storage)
     assert [one["takes_part"] for one in before["clients"]] == [True] * 4
-    # A holder's own ledger has the same number, and nobody's name is told.
     own = client("budget", str(folder / "north" / "client.yaml"), "--json").document
     assert own["total"]["epsilon"] == before["clients"][1]["spent"]
     told = shown(sotto, storage, "latest")

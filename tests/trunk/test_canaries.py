@@ -62,7 +62,6 @@ from tests.trunk.conftest import MakeStorage
 
 @pytest.fixture(scope="module")
 def known(make_storage: MakeStorage) -> Finished:
-    """A finished run whose key is known."""
     with pytest.MonkeyPatch.context() as patch:
         fix_key(patch)
         return make_storage("canaries-known").run(*CENTRAL, AUDIT)
@@ -81,7 +80,6 @@ def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finish
 
 @pytest.mark.slow
 def test_the_bound_is_what_the_model_and_the_open_coins_say(audited: Finished):
-    """Computed once more from what lies on the disk: first and last state, and the key."""
     found = shown(audited)
     (revealed,) = details(audited.storage, "canaries.revealed")
     with opened(audited.storage.reopen(audited.run_id)) as simulation:
@@ -147,7 +145,6 @@ def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audit
 
 @pytest.mark.slow
 def test_shares_that_are_halved_are_refuted(storage: Storage, monkeypatch: pytest.MonkeyPatch):
-    """The coordinator's noise is halved in a test below."""
     halve_shares(monkeypatch)
     # Noise and coins from a seed: of every 28 runs with half of each share one would pass.
     fix_key(monkeypatch)
@@ -195,7 +192,6 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
         run = simulation.run
         alone = storage.config(*overrides)
         method = run.terms.method
-        # Noise, sensitivity, shares and charge are those of a run without them.
         assert run.terms.protection.mechanism == protect_run(alone, method)[0].mechanism
         if run.terms.protection.masked:
             assert terms_of_others(run.terms.config) == secure_terms(alone)
@@ -293,7 +289,6 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch
     # In the middle of round 2, a canary among those who have answered.
     simulation, nth = storage.create(*CENTRAL, AUDIT), CLIENTS + CANARIES + 20
     run_id = crashed(monkeypatch, simulation, Client, "_train", nth, after=True)
-    # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
     assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
     resumed = storage.resume(run_id)
@@ -338,7 +333,6 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", sorted(FORGERIES))
 def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finished, tmp_path: Path):
-    """Also where the whole chain was made to fit it."""
     values, said = FORGERIES[forgery]
     copy = known.storage.copied(tmp_path / "copy")
 

@@ -33,8 +33,6 @@ OTHER = Identity(b"\x06" * 32)
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A data holder's folder."""
-
     folder: Path
 
     @property
@@ -83,7 +81,6 @@ def checks(answer: Answer) -> dict[str, tuple[bool, str]]:
 
 
 def failed(answer: Answer, point: str) -> str:
-    """What is wrong with the one point that is not sound."""
     found = checks(answer)
     assert [name for name, (is_sound, _) in found.items() if not is_sound] == [point], found
     assert "\n" not in found[point][1]
@@ -144,7 +141,6 @@ def test_all_is_well_and_a_check_leaves_nothing_behind(client, place):
     plain = client("check", str(place.config))
     assert plain.code == 0 and plain.out.count("ok ") >= 6 and "failed" not in plain.out
     assert place.key.read_text().strip() not in answer.out + plain.out
-    # Before the first run nothing is spent, and no store is made.
     document = client("budget", str(place.config), "--json").document
     assert document["runs"] == []
     assert (document["total"]["epsilon"], document["total"]["left"]) == (0.0, 20.0)
@@ -160,8 +156,6 @@ def test_settings_that_anybody_may_write_are_no_limits(client, place):
 
 
 def damage(*paths: str, content: bytes = b"no image") -> Callable[[Place], object]:
-    """Writes this into files of the holder's."""
-
     def write(place: Place) -> None:
         for number, path in enumerate(paths):
             (place.folder / path).parent.mkdir(exist_ok=True)
@@ -251,7 +245,6 @@ def test_a_socket_that_somebody_serves(client, place, monkeypatch):
             pytest.skip("the temporary folder's own path is too long")
         said = failed(client("check", str(place.config), "--json"), "socket")
         assert "is served by another process" in said
-    # Left behind by the process that has ended.
     assert checks(client("check", str(place.config), "--json"))["socket"][0]
 
 
@@ -259,7 +252,6 @@ NOISED = (
     *NO_POOL,
     "privacy.lifetime_budget=1000.0",
     "privacy.noise_source=os",
-    "evaluation.local_twins=false",
     "task.test_per_class=1",
     "rounds=2",
     "cohort.dropout_rate=0",
@@ -281,7 +273,6 @@ def ledger(make_storage: Callable[[str], Runs]) -> tuple[LedgerRow, ...]:
 
 
 def own_store(place: Place, rows: Iterable[LedgerRow]) -> ClientStore:
-    """A data holder's own store with a ledger that runs have written."""
     rows = list(rows)
     names = {row.pseudonym for row in rows} or {"north"}
     (pseudonym,) = names
@@ -360,7 +351,6 @@ def test_what_was_aborted_is_free_and_what_is_reserved_counts(client, place, led
 
 @pytest.mark.parametrize(("mechanism", "why"), [("dp_sgd", "a record"), ("magic", "'magic'")])
 def test_what_does_not_compose_or_is_unknown_has_no_number(client, place, ledger, mechanism, why):
-    """Each run has its own number all the same, but for a mechanism that nobody knows."""
     odd = dataclasses.replace(of_run(ledger, "first")[0], run_id="odd", mechanism=mechanism)
     own_store(place, [*of_run(ledger, "second"), odd])
     answer = client("budget", str(place.config), "--json")
@@ -404,7 +394,6 @@ while True:
 def test_the_budget_is_read_while_a_client_never_stops_writing_and_after_it_was_killed(
     client, place, ledger, child_environment
 ):
-    """Its write-ahead log comes and goes meanwhile; whoever reads alone fails now and then."""
     first = of_run(ledger, "first")
     own_store(place, first)
     command = [sys.executable, "-c", WRITER, str(place.folder / "north" / "client.db")]
@@ -427,7 +416,6 @@ def test_the_budget_is_read_while_a_client_never_stops_writing_and_after_it_was_
 
 
 def test_the_budget_of_a_store_in_a_backup_is_read(client, place, ledger, monkeypatch):
-    """Where nothing can be written, nobody writes: it is read alone."""
     own_store(place, of_run(ledger, "first"))
     folder = place.folder / "north"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -446,7 +434,6 @@ def test_the_budget_of_a_store_in_a_backup_is_read(client, place, ledger, monkey
 def test_the_budget_reads_the_ledger_and_nothing_that_is_anybodys_secret(
     client, place, ledger, monkeypatch
 ):
-    """Neither sessions nor personal parts nor replies; and no identity is shown."""
     store = own_store(place, of_run(ledger, "first"))
     store.put_pending("first", 9, 1, personal=b"personal-secret", experts=b"experts-secret")
     asked: list[str] = []

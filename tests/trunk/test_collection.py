@@ -140,7 +140,6 @@ UNSAMPLED = (*RECORDS, "privacy.sampling_probability=1.0")
 @pytest.mark.parametrize("sampled", [UNSAMPLED, slow(RECORDS)])
 @pytest.mark.parametrize("both", ["true", "false"])
 def test_noised_steps_are_charged_and_what_is_made_of_them_is_free(storage, both, sampled):
-    """Nothing is charged twice; a run that shares nothing still pays for what its entries tell."""
     options = (f"method.shares={both}", f"method.trains={both}", "rounds=1")
     run = storage.gathering().run(GATHERING, *sampled, *options)
     rounds = 2 if both == "true" else 1
@@ -201,7 +200,6 @@ def test_nothing_of_a_module_leaves_before_the_collection(storage: Storage) -> N
 def test_the_phases_are_told_apart(gathered: Finished) -> None:
     rounds, phases = gathered.summary["rounds"], gathered.summary["phases"]
     assert [d["phase"] for d in rounds] == ["rounds", "rounds", "collection"]
-    # Nothing is trained in it, so nothing changes.
     assert rounds[2]["accuracy"] == rounds[1]["accuracy"] == phases["before"]
     assert phases["after"] == gathered.summary["final"]["accuracy"]
     seconds = phases["seconds"]
@@ -247,7 +245,6 @@ def test_a_collection_of_one_is_none_and_the_run_goes_on_without_experts(storage
     assert "linkable" in " ".join(others)
     last = summary["rounds"][-1]
     assert (last["phase"], last["dropped"]) == ("collection", 5)
-    # Both attempts may have left clients, and stay charged.
     assert storage.rows(KEYS)[-1] == (2, "pool", 10)
 
 
@@ -291,7 +288,6 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 
 @pytest.fixture(scope="module")
 def lossy(make_storage: MakeStorage) -> Finished:
-    """One of five lost in every round, no noise; for reading only."""
     return make_storage("lossy").gathering().run(*PLAIN)
 
 
@@ -371,7 +367,6 @@ def test_an_audit_reaches_the_rounds_and_the_collection(storage: Storage) -> Non
 
 
 def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storage) -> None:
-    """No entry under the number of a round, no update under the collection's, nothing past it."""
     with opened(storage.gathering().create(*PLAIN)) as simulation:
         protection = simulation.run.terms.protection
         assert protection.pool_spec is None and protection.channels == ("sum",)
@@ -422,10 +417,7 @@ BARE = "secure_aggregation={enabled: false}"
 
 @pytest.mark.slow
 def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(storage, monkeypatch):
-    """Under noised steps the collection is free: a run that ended early makes its pool as well.
-
-    Killed there, it must not try the round again that it could not afford.
-    """
+    """Killed there, it must not try the round again that it could not afford."""
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     asked = (*SHORT, EVERYBODY, *UNSAMPLED, *target)
     place = storage.gathering()
@@ -441,13 +433,11 @@ def test_the_final_numbers_are_the_last_rounds_not_the_collections(storage: Stor
     few = (EVERYBODY, "cohort.size=3", "secure_aggregation.threshold=2")
     summary = storage.gathering().run(*SHORT, *few, "rounds=1").summary
     trained, collected = summary["rounds"][-2:]
-    # Everybody is in the collection.
     assert (collected["phase"], collected["cohort"]) == ("collection", 5)
     assert storage.rows(KEYS) == [(1, "sum", 3), (2, "pool", 5)]
     same = ("round", "phase", "cohort", "dropped", "bytes_up", "bytes_down", "signal_to_noise")
     assert {k: summary["final"][k] for k in same} == {k: trained[k] for k in same}
     assert trained["signal_to_noise"] is not None
-    # What was spent is spent on the entry as well.
     assert summary["final"]["epsilon"] == collected["epsilon"] != trained["epsilon"]
 
 

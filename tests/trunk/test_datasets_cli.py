@@ -82,7 +82,6 @@ def check(sotto: Command, root: Path, *more: str) -> Answer:
 
 
 def test_a_good_folder_is_counted(sotto: Command, folder: Path):
-    """Of each domain and class 16 images are for training and 4 for testing."""
     answer = check(sotto, folder, "--json")
     found = answer.document
     assert answer.code == 0 and found["sound"] and found["refusal"] is None
@@ -96,7 +95,6 @@ def test_a_good_folder_is_counted(sotto: Command, folder: Path):
 
 
 def test_every_damaged_image_is_found(sotto: Command, folder: Path):
-    """A picture that is cut off and twenty texts; twenty of them are listed."""
     for path in (folder / "ink" / "cat").iterdir():
         path.write_text(f"no picture {path.name}")
     cut = folder / "oil" / "cat" / "07.png"
@@ -114,7 +112,6 @@ def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path)
 
 
 def holder(folder: Path, **data: str) -> HolderSettings:
-    """A data holder's settings, as its file says them."""
     tree = {"name": "north", "data": {"root": "images", **data}, "storage": "store"}
     (folder / "client.yaml").write_text(yaml.safe_dump(tree))
     return load_holder(folder / "client.yaml")

@@ -160,7 +160,6 @@ def test_the_remainder_goes_to_the_last_client():
     st.integers(0, 10_000),
 )
 def test_nothing_shared_is_the_dirichlet_partition(clients, sizes, alpha, seed):
-    """The same draws of the same generator, whatever is asked of the test images there."""
     pool = np.array(sizes)
     try:
         ours = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=0.0, alpha=alpha)
@@ -256,8 +255,6 @@ SUPERCLASSES = (
 
 
 class GivenTwice(Given):
-    """Hands out numbers as well."""
-
     def __init__(self, shares, numbers):
         super().__init__(*shares)
         self.numbers = iter(numbers)

@@ -157,13 +157,7 @@ def active(folder: Path) -> tuple[str, ...]:
     return tuple(f"secure_aggregation.{key}={value}" for key, value in section.items())
 
 
-SMALL_RUN = (
-    *NO_POOL,
-    *FIXED,
-    "rounds=1",
-    "evaluation.local_twins=false",
-    "task.test_per_class=1",
-)
+SMALL_RUN = (*NO_POOL, *FIXED, "rounds=1", "task.test_per_class=1")
 
 
 @pytest.fixture
@@ -180,10 +174,8 @@ def test_an_active_run_gives_what_a_semi_honest_one_gives(storage: Storage, keys
     for name, value in plain.state().items():
         assert (secure.state()[name] == value).all()
     assert plain.summary["final"]["epsilon"] == secure.summary["final"]["epsilon"]
-    # An officer reads against whom the sum is secure.
     assert "also against an active server" in " ".join(warnings_of(secure.summary))
     assert "an active one is not covered" in " ".join(warnings_of(plain.summary))
-    # Signatures and commitments.
     assert secure.summary["rounds"][0]["bytes_up"] > plain.summary["rounds"][0]["bytes_up"]
     hidden = [secret.encode() for secret in secrets_of(keys)]
     hidden += [bytes.fromhex(secret) for secret in secrets_of(keys)]

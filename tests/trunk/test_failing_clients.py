@@ -64,7 +64,6 @@ def send(client: Client, number: int, broadcast: Arrays) -> tuple[bool, int]:
 
 
 def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
-    """The broadcast with a bias that makes the loss of one class infinite, and of no other."""
     hostile = {name: np.array(value) for name, value in broadcast.items()}
     (bias,) = [name for name in hostile if name.startswith("head") and hostile[name].ndim == 1]
     hostile[bias][:] = HUGE
@@ -73,7 +72,6 @@ def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
 
 
 def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfile:
-    """The profile of a client whose failures show, or do not."""
     safeguards = dataclasses.replace(profile.safeguards, shows_failures=shows, **changes)
     return dataclasses.replace(profile, safeguards=safeguards)
 
@@ -158,8 +156,6 @@ DISCRETE = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=2.0, scale=2.0
 
 @dataclass(frozen=True)
 class Left:
-    """All that one round of one client left behind."""
-
     answers: tuple[bytes, bytes]
     rows: tuple[LedgerRow, ...]
     personal: bytes
@@ -211,7 +207,6 @@ def test_a_failed_round_is_one_that_learnt_nothing(stores, how, mechanism, noise
     (failure,) = failed.failures
     assert (failure.round_number, failure.attempt) == (1, 1)
     assert "label" not in failure.reason and "7" not in failure.reason.split("(")[0]
-    # The personal part and the experts that it goes with stay together.
     assert honest.experts != failed.experts == platform.parties.totality.encode_experts(())
 
 
@@ -283,7 +278,6 @@ def test_errors_of_store_and_noise_and_ctrl_c_are_no_failures(stores, monkeypatc
 
 
 def test_a_failed_client_does_the_work_of_another(stores, monkeypatch):
-    """It trains again, on a broadcast that nobody chose, before it answers."""
     seen: list[Arrays] = []
     original = platform.parties.totality.train
 

@@ -39,7 +39,6 @@ def in_one_sense(sense, train=1, domains=("clipart",), seed=4):
 
 
 def meaning() -> np.ndarray:
-    """Outline of each name (columns) in each sense (rows)."""
     return np.stack([outlines_of(np.arange(20), np.full(20, sense)) for sense in range(4)])
 
 
@@ -94,7 +93,6 @@ def test_what_a_client_holds_is_drawn_in_its_sense(overrides):
     for client, before, sense in whose:
         for part, side in (("train", "train"), ("validation", "train"), ("test", "test")):
             rows = getattr(client, part)
-            # Senses decide neither who holds what nor what it is called.
             np.testing.assert_array_equal(rows, getattr(before, part))
             labels = [getattr(d.dataset, side).labels[rows] for d in (data, plain)]
             np.testing.assert_array_equal(*labels)

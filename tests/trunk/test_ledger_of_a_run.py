@@ -167,7 +167,6 @@ def test_independent_pool_noise_is_a_second_release(storage, noised_run):
         assert document["epsilon"][adversary] == pytest.approx(gaussian_epsilon(5.0, 2), rel=1e-6)
     query = "SELECT channel, count(*) FROM ledger GROUP BY channel"
     assert storage.rows(query) == [("pool", 5), ("sum", 5)]
-    # With the same noise it is none.
     assert noised_run.storage.rows(query) == [("sum", 15)]
 
 
@@ -202,7 +201,6 @@ def joined(values: Iterable[Any]) -> bytes:
 
 
 def spellings(value: bytes) -> set[bytes]:
-    """How a value may have been written down."""
     texts = {
         *(value.hex(), value.hex().upper(), base64.b64encode(value).decode().rstrip("=")),
         *(base64.urlsafe_b64encode(value).decode().rstrip("="), repr(value)[2:-1]),

@@ -28,10 +28,9 @@ from tests.trunk._runs import (
 
 
 def paying_for(rounds: int) -> tuple[str, ...]:
-    """A run of so many rounds, under a lifetime budget that pays for no more."""
     return (
-        *(*NO_POOL, *FIXED, "cohort.dropout_rate=0", "evaluation.local_twins=false"),
-        *(f"rounds={rounds}", f"privacy.lifetime_budget={gaussian_epsilon(4.0, rounds) + 1e-3}"),
+        *(*NO_POOL, *FIXED, "cohort.dropout_rate=0", f"rounds={rounds}"),
+        f"privacy.lifetime_budget={gaussian_epsilon(4.0, rounds) + 1e-3}",
     )
 
 
@@ -78,7 +77,6 @@ def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three clients' folders with five photos of each of two classes."""
     root = tmp_path / "photos"
     for client in ("north", "south", "west"):
         for label, one in enumerate(("apple", "pear")):
@@ -106,14 +104,12 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monk
         # How a path is spelt is in `test_a_source_is_a_name_or_a_folder`.
         own("link", "task.domains=[north, west]", *pair),
         own(photos, dataset="folders"),
-        # A part of the folder, and the folder that it is part of.
         own(photos / "north", *pair, "task.shots=1", dataset="images"),
     ):
         assert rounds_of(storage.run(*other)) == 0, other
     assert charged_runs(storage) == [first.run_id]
     link.unlink()
     others = photos.rename(photos.with_name("others"))
-    # Another folder is other clients.
     assert rounds_of(storage.run(*own(others))) == 1
 
 
@@ -153,7 +149,6 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto,
 
 
 def test_a_holder_is_the_same_in_every_run(tmp_path):
-    """A federation's client is its own store, and no key of a run tells it from itself."""
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
         *("secure_aggregation={enabled: false}", *ONE_ROUND[-2:]),

@@ -62,7 +62,6 @@ def test_export_with_a_clients_personal_part(sotto, own_copy, tmp_path):
 
 @pytest.fixture
 def images(noised_run: Finished, tmp_path: Path) -> tuple[list[Path], list[int]]:
-    """Test images of client 1 as files, and their labels."""
     from platform.data.loading import load_task_data
 
     data = load_task_data(noised_run.storage.config())
