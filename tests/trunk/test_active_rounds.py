@@ -160,7 +160,6 @@ def test_a_client_without_credentials_takes_part_in_no_active_round(stores: Path
 
 
 def survivors_without(found: Cohort, dropped: int) -> Callable[[str, bytes], bytes]:
-    """The list of survivors as if one more client had been lost."""
     plan = found.plan
     parameters = round_parameters(plan.envelope(plan.cohort[0]), seat_of(plan, 1))
 

@@ -49,7 +49,6 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def backed_up(tmp_path_factory, noised_run):
-    """A backup of a finished run; for reading only."""
     file = tmp_path_factory.mktemp("backup") / "new" / "sotto.backup"
     backups.back_up(noised_run.storage.url, file, NOW)
     return file, noised_run

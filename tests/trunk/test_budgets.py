@@ -74,6 +74,8 @@ def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, nois
     assert next(iter(document)) == "warnings"
     for name in ("unit", "relation", "delta", "accountant", "mechanism", "run_id"):
         assert document[name] == noised_run.summary[name]
+    assert (document["unit"], document["relation"]) == ("client", "replace_one")
+    assert (document["delta"], document["accountant"]) == (1e-5, "exact")
     assert document["warnings"] == warnings_of(noised_run.summary)
     assert (document["status"], document["forecast"]) == ("finished", None)
     query = "SELECT pseudonym FROM ledger WHERE status = 'reserved'"
@@ -82,6 +84,8 @@ def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, nois
     clients = document["clients"]
     assert {one["pseudonym"] for one in clients} == {p for p, _ in noised_run.identities().values()}
     whole = gaussian_epsilon(z, 3)
+    assert 7.99 < noised_run.summary["final"]["epsilon"]["server"] <= TARGET
+    assert document["epsilon"] == dict.fromkeys(ADVERSARIES, pytest.approx(whole, rel=1e-6))
     for one in clients:
         missed = held[one["pseudonym"]]
         assert one["releases"] == 3 and one["number"] is one["rounds_left"] is None
@@ -224,7 +228,6 @@ def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(sotto, sto
 
 
 def test_a_run_that_ends_around_its_collection_is_stated(sotto, storage, monkeypatch):
-    """The pool is made after the last round: no round is to come, and what follows is charged."""
     crashed_at(storage.gathering(), monkeypatch, 2, OS, GATHERING, "rounds=1")
     document = budget_of(sotto, storage)
     assert document["forecast"]["rounds_to_come"] == 0

@@ -36,12 +36,7 @@ def central_release(number: int, probability: float) -> Release:
     return Release(status="reserved", **place, **kind, **noise, **drawn)
 
 
-FEW = (
-    "cohort.size=2",
-    "cohort.dropout_rate=0",
-    "rounds=1",
-    "task.test_per_class=1",
-)
+FEW = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "task.test_per_class=1")
 AMPLIFIED = (*CENTRAL, "cohort.minimum=1", "cohort.retries=0")
 POISSON = (*AMPLIFIED, "privacy.relation=add_or_remove_one", "cohort.sampling=poisson")
 

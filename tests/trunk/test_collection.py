@@ -165,10 +165,8 @@ def test_noise_that_is_shared_out_is_the_entrys_alone(storage: Storage) -> None:
         *("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0"),
     )
     kinds = "SELECT round_number, channel, mechanism, shares FROM ledger GROUP BY 1, 2, 3, 4"
-    assert storage.rows(kinds) == [
-        (1, "sum", "distributed_noise", 2),
-        (2, "pool", "upload_noise", 1),
-    ]
+    charged = [(1, "sum", "distributed_noise", 2), (2, "pool", "upload_noise", 1)]
+    assert storage.rows(kinds) == charged
     claimed = run.summary["final"]["epsilon"]["server"]
     # The bound for integers is above the formula for the reals, and below that of one more.
     assert gaussian_epsilon(6.0, 2) <= claimed < gaussian_epsilon(6.0, 3)
@@ -272,9 +270,8 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     storage, monkeypatch, lossy, owner, name, nth, after
 ):
     place = storage.gathering()
-    resumed = place.resume(
-        crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
-    )
+    run_id = crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
+    resumed = place.resume(run_id)
     phases = [dict(run.summary["phases"]) for run in (resumed, lossy)]
     for each in phases:
         del each["seconds"], each["cost_share"]
@@ -320,9 +317,8 @@ def test_the_norm_follows_neither_adaptive_clipping_nor_its_flag(storage: Storag
     query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
     assert storage.rows(query) == [(3.0, 12.0)]
     assert run.summary["rounds"][-1]["clipping_norm"] is None
-    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
-        gaussian_epsilon(4.0, 2), rel=1e-6
-    )
+    spent = run.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-6)
 
 
 @pytest.mark.parametrize("how", ["another's handle", slow("a short handle"), slow("no levels")])

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
@@ -61,20 +60,10 @@ def test_what_does_not_go_together_is_refused(sotto: Command, arguments: list[st
     require_one_sentence(sotto("datasets", *arguments), words)
 
 
-DOMAINS, CLASSES = ("ink", "oil"), ("cat", "dog")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """2 domains x 2 classes x 20 images; a fifth of each is for testing where nothing tells."""
-    root = tmp_path / "mine"
-    for at, domain in enumerate(DOMAINS):
-        for label, name in enumerate(CLASSES):
-            (root / domain / name).mkdir(parents=True)
-            for number in range(20):
-                pixels = np.full((6, 6, 3), 10 * number + 3 * label + at, np.uint8)
-                Image.fromarray(pixels).save(root / domain / name / f"{number:02d}.png")
-    return root
+    return draw(tmp_path / "mine", 20, "ink/cat", "ink/dog", "pen/cat", "pen/dog")
 
 
 def check(sotto: Command, root: Path, *more: str) -> Answer:
@@ -88,7 +77,7 @@ def test_a_good_folder_is_counted(sotto: Command, folder: Path):
     assert found["counts"]["train"] == {
         "total": 64,
         "by_class": {"cat": 32, "dog": 32},
-        "by_domain": {"ink": 32, "oil": 32},
+        "by_domain": {"ink": 32, "pen": 32},
     }
     assert [found[n]["number"] for n in ("damaged", "repeated", "few")] == [0, 0, 0]
     assert check(sotto, folder).code == 0
@@ -97,7 +86,7 @@ def test_a_good_folder_is_counted(sotto: Command, folder: Path):
 def test_every_damaged_image_is_found(sotto: Command, folder: Path):
     for path in (folder / "ink" / "cat").iterdir():
         path.write_text(f"no picture {path.name}")
-    cut = folder / "oil" / "cat" / "07.png"
+    cut = folder / "pen" / "cat" / "07.png"
     cut.write_bytes(cut.read_bytes()[:45])
     answer = check(sotto, folder, "--json")
     damaged = answer.document["damaged"]

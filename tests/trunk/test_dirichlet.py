@@ -240,10 +240,6 @@ def test_the_pool_has_training_images_first():
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 
 
-def load(*overrides: str) -> TaskData:
-    return load_task_data(parse_config(MINIMAL, overrides))
-
-
 # The superclass of each name in its alphabetical order, as in the data set's files.
 SUPERCLASSES = (
     *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
@@ -300,7 +296,7 @@ def test_everybody_gets_as_many_and_no_image_twice(classes, clients, groups, alp
 def dealt(root: Path) -> TaskData:
     kind = "task.partition={kind: hierarchical_dirichlet, alpha: 0.3}"
     task = ("task.dataset=cifar100", f"task.root={root}", "task.clients=5", "task.shots=null")
-    return load(*task, kind)
+    return load_task_data(parse_config(MINIMAL, (*task, kind)))
 
 
 @pytest.fixture

@@ -72,7 +72,6 @@ def answered(labels: list[int], *said: list[int]) -> Examples:
 
 
 def measure(method, protocol, common, *, tests):
-    """What two clients of the kinds 0 and 1 measure on these sets."""
     shared, tallies = CommonScores(), []
     for kind, own in enumerate(OWN.values()):
         sets = MeasuredSets({"local": EvaluationSet(own, BASE)}, common, shared)
@@ -154,8 +153,6 @@ CLASSES = ("a", "b")
 
 
 class Told:
-    """Weighs experts as the images say; none where a client has no experts."""
-
     def __init__(self, policy: PoolPolicy | None) -> None:
         self.policy = policy
         self.seen: list[int] = []

@@ -99,7 +99,6 @@ def leaves(tree, path=()):
 
 
 def by_hand(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The base with each value of the changes put at its place."""
     tree = copy.deepcopy(base)
     for path, value in leaves(changes):
         here = tree

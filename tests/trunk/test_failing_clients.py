@@ -37,7 +37,7 @@ from privacy import (
     UploadNoise,
 )
 from storage import Failure, LedgerRow, StorageError
-from tests.trunk._runs import FIXED, opened
+from tests.trunk._runs import FIXED, opened, slow
 
 NETWORK = (
     "task={dataset: digits, clients: 4, shots: 3, model: null, partition: {kind: pathological}}",
@@ -45,8 +45,8 @@ NETWORK = (
     "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
     "training={local_epochs: 1, batch_size: 8, learning_rate: 0.1}",
     "cohort.dropout_rate=0",
+    "secure_aggregation={enabled: false}",
 )
-IN_THE_CLEAR = "secure_aggregation={enabled: false}"
 HUGE = np.float32(3.4e38)
 
 
@@ -76,14 +76,11 @@ def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfi
     return dataclasses.replace(profile, safeguards=safeguards)
 
 
-@pytest.mark.parametrize(
-    "mechanism", ["upload_noise", pytest.param("central_noise", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("mechanism", ["upload_noise", slow("central_noise")])
 def test_who_errors_says_nothing_of_labels(storage, mechanism):
     """Tried before clients were total: all label sets were read off, at no charge."""
-    with opened(
-        storage.create(*NETWORK, *FIXED, IN_THE_CLEAR, f"privacy.mechanism={mechanism}")
-    ) as simulation:
+    noise = (*FIXED, f"privacy.mechanism={mechanism}")
+    with opened(storage.create(*NETWORK, *noise)) as simulation:
         method, names = simulation.run.terms.method, range(len(simulation.learning.classes))
         plain = method.broadcast(method.init_server(np.random.default_rng(0)))
         held = set()
@@ -99,8 +96,6 @@ START = {"x": np.array([1.0, 2.0, 3.0], np.float32), "y": np.full(2, -0.5, np.fl
 ZERO = {name: np.zeros(tensor.shape, np.float32) for name, tensor in SPEC.items()}
 OWN = {"own": np.array([4.0], np.float32)}
 ENVELOPE = Envelope(RUN, 1, 1)
-
-
 NAN = np.full(3, np.nan, np.float32)
 
 
@@ -176,7 +171,6 @@ def client_of(how: str, stores: Path, mechanism: ClientMechanism, noise: str = "
 
 
 def play(client: Client) -> Left:
-    """One round with experts, up to the pool entry."""
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
     assignment = messages.encode_assignment(Assignment(ENVELOPE, b"", START, (ZERO,)))
     upload = client.handle(assignment)
@@ -189,7 +183,7 @@ def play(client: Client) -> Left:
 @pytest.mark.parametrize(
     ("mechanism", "noise"),
     [
-        pytest.param(UploadNoise(1.0, 2.0), "same", marks=pytest.mark.slow),
+        slow(UploadNoise(1.0, 2.0), "same"),
         *((UploadNoise(1.0, 2.0), "independent"), (DISCRETE, "same")),
     ],
     ids=["gaussian, same", "gaussian, independent", "discrete"],

@@ -18,12 +18,7 @@ from platform.config.sections import ModelConfig
 from platform.data import cache as cache_module
 from platform.data import preparing
 from platform.data.cache import cached_rows
-from platform.data.preparing import (
-    BATCH,
-    FEWEST,
-    Squares,
-    frozen_model,
-)
+from platform.data.preparing import BATCH, FEWEST, Squares, frozen_model
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")

@@ -148,9 +148,8 @@ def test_a_holder_in_many_runs_forgets_none(folder):
     runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
     facts = outside_rounds.Facts("1", "", "")
     for run_id in runs:
-        answer = host.handle(
-            outside_rounds.encode_offer(outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts))
-        )
+        offer = outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts)
+        answer = host.handle(outside_rounds.encode_offer(offer))
         assert outside_rounds.decode_acceptance(answer).reasons == ()
     call = [outside_rounds.encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []

@@ -20,7 +20,6 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def open_umask():
-    """One under which everybody could read what is made without saying otherwise."""
     before = os.umask(0)
     yield
     os.umask(before)

@@ -53,7 +53,6 @@ def paths(split: Split) -> tuple[str, ...]:
 
 
 def counts(group: Group) -> dict[str, dict[str | None, int]]:
-    """Images of each class's folder by their use, None where no folder says."""
     held = Counter((image.name, image.use) for image in group.listed)
     uses = [use for use in WORDS if use in group.parts] or [None]
     return {name: {use: held[name, use] for use in uses} for name in group.classes}

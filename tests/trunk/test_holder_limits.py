@@ -72,8 +72,6 @@ POISSON = (
     "cohort.retries=0",
 )
 BARE = ("privacy.mechanism=none",)
-
-
 THRESHOLD = "secure_aggregation.threshold"
 UNMASKED = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
 

@@ -12,6 +12,7 @@ from platform.data.homonyms import SENSES, homonyms_dataset, outlines_of
 from platform.data.loading import TaskData, load_task_data
 from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError
+from tests.trunk._runs import slow
 
 MINIMAL = {
     "name": "run",
@@ -76,10 +77,7 @@ def images(data: TaskData, part: str = "train") -> np.ndarray:
     "overrides",
     [
         (*IID, "task.new_clients=2", "task.validation_share=0.25"),
-        pytest.param(
-            ("task.partition.kind=pathological", "task.clients=10", "task.shots=4"),
-            marks=pytest.mark.slow,
-        ),
+        slow(("task.partition.kind=pathological", "task.clients=10", "task.shots=4")),
     ],
     ids=["new", "pathological"],
 )

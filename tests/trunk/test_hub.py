@@ -50,7 +50,6 @@ def federation(folder, handlers):
 
 @contextmanager
 def asking(hub: Hub, client: str) -> Iterator[dict[str, bytes | Dropout]]:
-    """Ask a client in another thread; what came back is there after the context."""
     found: dict[str, bytes | Dropout] = {}
     ask = partial(hub.exchange, "train", {client: b"m"}, 30.0)
     worker = threading.Thread(target=lambda: found.update(ask()))

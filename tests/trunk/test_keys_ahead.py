@@ -41,7 +41,7 @@ from platform.wire.transport import Dropout, Transport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
-from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over
+from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over, slow
 from tests.trunk._seams import CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
@@ -50,9 +50,7 @@ HONEST = dataclasses.replace(ACTIVE, active=False, threshold=3, smallest_sum=3)
 CLASSICAL = {True: ["share", "train", "confirm", "unmask"], False: ["share", "train", "unmask"]}
 
 
-@pytest.fixture(
-    params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["active", "semi_honest"]
-)
+@pytest.fixture(params=[True, slow(False)], ids=["active", "semi_honest"])
 def five(request: pytest.FixtureRequest, tmp_path: Path) -> Cohort:
     return cohort(tmp_path, ACTIVE if request.param else HONEST)
 
@@ -122,10 +120,7 @@ def nobodys(keys):
     return {**keys, "client-99999": keys[min(keys)]}
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [flipped, *(pytest.param(s, marks=pytest.mark.slow) for s in (swapped, nobodys))],
-)
+@pytest.mark.parametrize("spoil", [flipped, slow(swapped), slow(nobodys)])
 def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
     second = Overheard(five.transport())
@@ -370,7 +365,6 @@ def test_keys_ahead_save_waits_and_change_no_number(tmp_path, adversary):
 
 @pytest.mark.slow
 def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
-    """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
     storage = seam_storage(tmp_path / "torn")
     dying, first = counted(storage.create(*overrides("none", "active", tmp_path), THREE))
     run_id = crashed(monkeypatch, dying, Federation, "_commit", 1)

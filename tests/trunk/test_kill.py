@@ -25,6 +25,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     interrupted_run,
     opened,
+    slow,
     warnings_of,
 )
 
@@ -57,8 +58,6 @@ POINTS: dict[str, tuple[str, int, bool]] = {
 }
 SEEDED = "privacy.noise_source=seeded"
 FIXTURES = {NONE: "plain_run", SEEDED: "noised_run"}
-
-
 End = Callable[..., tuple[int, str]]
 
 
@@ -114,9 +113,7 @@ def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request
 LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable", "sum-opened")
 
 
-@pytest.mark.parametrize(
-    "point", ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))]
-)
+@pytest.mark.parametrize("point", ["added-up", *map(slow, (*LEFT, "committed"))])
 def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), OS)
     assert code == -signal.SIGKILL, output
@@ -129,8 +126,7 @@ def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     assert not any("ended" in text or "charged" in text for text in warnings_of(resumed.summary))
 
 
-TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
-DEALING = ("platform.experiment.planning:load_task_data", 1, False)
+TRAINING = POINTS["training"]
 
 
 @pytest.mark.slow
@@ -148,7 +144,8 @@ def test_it_names_the_run_and_how_to_go_on(storage, end, sotto, plain_run, numbe
 
 
 def test_before_there_is_a_run_it_names_none(storage, end):
-    code, output = end(Plan(*DEALING, signal.SIGTERM))
+    dealing = ("platform.experiment.planning:load_task_data", 1, False)
+    code, output = end(Plan(*dealing, signal.SIGTERM))
     assert (code, output) == (143, "interrupted\n")
     assert not storage.file.exists()
 

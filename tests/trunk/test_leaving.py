@@ -124,11 +124,9 @@ def enrolled(folder: Path) -> tuple[Holders, Any]:
     for name in NAMES:
         known = known.enrol(name, create_key(folder / name / "own.key").public)
     write_enrolment(folder / "enrolment.json", known)
-    more = (
-        "secure_aggregation.adversary=active",
-        f"secure_aggregation.enrolment={folder}/enrolment.json",
-    )
-    return holders, federation(folder, *MASKED, "rounds=2", *more)
+    active = "secure_aggregation.adversary=active"
+    file = f"secure_aggregation.enrolment={folder}/enrolment.json"
+    return holders, federation(folder, *MASKED, "rounds=2", active, file)
 
 
 @pytest.mark.slow

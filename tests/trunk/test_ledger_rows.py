@@ -128,17 +128,10 @@ def test_the_columns_of_a_row_are_worked_by_hand():
     """A round trip alone would not see two columns that are swapped both ways."""
     made = dataclasses.replace(EXAMPLES["central"], law=SKELLAM, count=3)
     expected = {
-        "run_id": "run",
-        "round_number": 2,
-        "attempt": 1,
-        "pseudonym": "ada",
-        "channel": "sum",
+        **PRICED,
         "mechanism": "central_noise",
-        "standard_deviation": 0.8,
-        "clipping_norm": 1.0,
         "relation": "replace_one",
         "sampling": "none",
-        "status": "reserved",
         "sampling_probability": 1.0,
         "count": 3,
         "noise_kind": "skellam",

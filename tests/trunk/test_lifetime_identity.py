@@ -23,6 +23,7 @@ from tests.trunk._runs import (
     Storage,
     crashed,
     gaussian_epsilon,
+    slow,
     warnings_of,
 )
 
@@ -62,10 +63,7 @@ def spent(make_storage) -> Finished:
 
 @pytest.mark.parametrize(
     "dealt",
-    [
-        ("task.shots=2", "seed=4", IID, "name=another"),
-        *(pytest.param(dealt, marks=pytest.mark.slow) for dealt in DEALT_OTHERWISE),
-    ],
+    [("task.shots=2", "seed=4", IID, "name=another"), *map(slow, DEALT_OTHERWISE)],
     ids=" ".join,
 )
 def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
@@ -118,12 +116,8 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
     """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
     life = (*ONE_ROUND, "privacy.lifetime_budget=1000.0", "cohort.size=3")
     first = storage.run(*life, "rounds=3")
-    most = max(
-        count
-        for (count,) in storage.rows(
-            "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym", first.run_id
-        )
-    )
+    query = "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym"
+    most = max(count for (count,) in storage.rows(query, first.run_id))
     second = storage.run(*life, "seed=4")
     clients = sotto("budget", second.run_id, "--storage", storage.url, "--json").document["clients"]
     assert len(clients) == 3 and 3 * 3 / 5 < most
@@ -136,9 +130,8 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
 @pytest.mark.slow
 def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto, monkeypatch):
     """Its stores lie under a digest of the task and the seeds."""
-    run_id = crashed(
-        monkeypatch, storage.create(*paying_for(2)), Federation, "_commit", 1, after=True
-    )
+    simulation = storage.create(*paying_for(2))
+    run_id = crashed(monkeypatch, simulation, Federation, "_commit", 1, after=True)
     (folder,) = (storage.folder / "clients").iterdir()
     folder.rename(folder.with_name("0123456789abcdef"))
     assert rounds_of(storage.resume(run_id)) == 2

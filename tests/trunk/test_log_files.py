@@ -215,13 +215,8 @@ VERIFIER = ROOT / "docs" / "records" / "verify_log.py"
 
 def stranger(*arguments: object) -> tuple[int, str]:
     """What the independent program says, run where nothing of ours can be imported."""
-    answer = subprocess.run(
-        [sys.executable, "-I", VERIFIER, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+    command = [sys.executable, "-I", VERIFIER, *map(str, arguments)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     return answer.returncode, answer.stdout + answer.stderr
 
 
