@@ -211,9 +211,8 @@ def test_what_a_client_sent_is_free_in_no_ledger(begun: tuple[Storage, str]) -> 
 
 def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(sotto, crashed):
     storage, run_id = crashed
-    ((first,),) = storage.rows(
-        "SELECT min(sequence) FROM audit WHERE round_number = 2 AND action = 'release.reserved'"
-    )
+    query = "SELECT min(sequence) FROM audit WHERE round_number = 2 AND action = ?"
+    ((first,),) = storage.rows(query, "release.reserved")
     for table in ("ledger", "rounds", "states", "stages", "attempts"):
         execute(storage.file, f"DELETE FROM {table} WHERE round_number >= 2")  # noqa: S608
     audit = f"DELETE FROM audit WHERE sequence >= {first}"  # noqa: S608

@@ -45,9 +45,8 @@ def a_wrong_signature(run: Finished) -> None:
 
 def a_flipped_bit_of_a_blob(run: Finished) -> None:
     with closing(sqlite3.connect(run.storage.file, isolation_level=None)) as connection:
-        ((number, blob),) = connection.execute(
-            "SELECT round_number, blob FROM states ORDER BY round_number DESC LIMIT 1"
-        )
+        query = "SELECT round_number, blob FROM states ORDER BY round_number DESC LIMIT 1"
+        ((number, blob),) = connection.execute(query)
         changed = bytes([*blob[:-1], blob[-1] ^ 1])
         connection.execute("UPDATE states SET blob = ? WHERE round_number = ?", (changed, number))
 

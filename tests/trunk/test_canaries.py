@@ -24,7 +24,6 @@ from platform.parties.client import Client
 from platform.protection.building import protect_run
 from platform.protection.sums import secure_terms, terms_of_others
 from platform.rounds.observing import SilentObserver
-from platform.wire.transport import InProcessTransport
 from privacy import CentralNoise, central
 from privacy.auditing import Canaries, canary_bound, commitment_to
 from tests.trunk._canaries import (
@@ -51,8 +50,8 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     crashed,
+    losing,
     opened,
-    over,
     slow,
     warnings_of,
 )
@@ -201,13 +200,9 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
 def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
     needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
     with opened(storage.create(*needed)) as simulation:
-        transport = simulation.run.transport
-        assert isinstance(transport, InProcessTransport)
-        silent = dataclasses.replace(
-            transport, losses=lambda n, attempt, cohort: frozenset({"client-00003"})
-        )
+        silent = losing(simulation, lambda *_: frozenset({"client-00003"}))
         with pytest.raises(RunStopped, match="in phase masked_input"):
-            execute(over(simulation, silent), SilentObserver())
+            execute(silent, SilentObserver())
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
 
 
@@ -269,9 +264,8 @@ def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage)
     with opened(run.storage.reopen(run.run_id)) as simulation:
         assert len(simulation.population.clients) == CLIENTS
         assert len(simulation.run.roll.clients) == CLIENTS + 3
-    again = reopen_run(
-        run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
-    )
+    place = (run.storage.url, SilentObserver(), run.storage.surroundings)
+    again = reopen_run(run.run_id, *place, read_only=True)
     with opened(again) as simulation:
         assert sorted(simulation.population.canaries) == NAMES[:3]
 

@@ -75,9 +75,8 @@ def personal(run: Finished) -> dict[str, dict[str, np.ndarray]]:
 
 
 def entries(run: Finished) -> list[tuple[int, bytes, dict[str, np.ndarray]]]:
-    rows = run.storage.rows(
-        "SELECT generation, handle, entry FROM pool WHERE run_id = ?", run.run_id
-    )
+    query = "SELECT generation, handle, entry FROM pool WHERE run_id = ?"
+    rows = run.storage.rows(query, run.run_id)
     return [(generation, name, decode_arrays(entry)) for generation, name, entry in rows]
 
 
@@ -212,9 +211,8 @@ def test_the_collection_keeps_the_last_rounds_state_and_is_charged_first(gathere
     rows = gathered.storage.rows("SELECT round_number FROM states ORDER BY 1")
     assert rows == [(1,), (2,)]
     actions = "SELECT action FROM audit WHERE round_number = 3 ORDER BY sequence"
-    assert [action for (action,) in gathered.storage.rows(actions)] == [
-        *("release.reserved", "round.opened", "round.committed", "pool.committed")
-    ]
+    found = [action for (action,) in gathered.storage.rows(actions)]
+    assert found == ["release.reserved", "round.opened", "round.committed", "pool.committed"]
 
 
 def lose_in(

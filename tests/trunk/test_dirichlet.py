@@ -166,9 +166,8 @@ def test_nothing_shared_is_the_dirichlet_partition(clients, sizes, alpha, seed):
     except ConfigError:
         return
     shares = DirichletShares(alpha, 2)
-    theirs, _ = dirichlet_counts(
-        shares, pool, np.full_like(pool, 10**6), clients, rng=np.random.default_rng(seed)
-    )
+    tests, rng = np.full_like(pool, 10**6), np.random.default_rng(seed)
+    theirs, _ = dirichlet_counts(shares, pool, tests, clients, rng=rng)
     # A client without a millionth of a class has no image of it here either.
     np.testing.assert_array_equal(ours, theirs)
 

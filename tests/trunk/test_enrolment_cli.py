@@ -73,9 +73,8 @@ def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
         document = sotto("enrolment", command, str(file), "clinic", *keys, "--json").document
         known = "-" if key is None else fingerprint(bytes.fromhex(key))
         assert document["serial"] == retired + 1
-        assert document["members"] == [
-            {"name": "clinic", "fingerprint": known, "node": None, "retired_keys": retired}
-        ]
+        about = {"fingerprint": known, "node": None, "retired_keys": retired}
+        assert document["members"] == [{"name": "clinic", **about}]
     assert sotto("enrolment", "show", str(file), "--json").document == document
     assert document["fingerprint"] == read_enrolment(file).fingerprint
 

@@ -163,9 +163,8 @@ def client_of(how: str, stores: Path, mechanism: ClientMechanism, noise: str = "
     setting = Setting(mechanism=mechanism, pool_noise=noise)
     (client,) = make_clients(Failing(how), data, stores / how, setting).values()
     # All clients have one name for the ledger, so that rows can be compared.
-    client._store.identity = dataclasses.replace(
-        client._store.identity, pseudonym="p", handle_secret=b"s" * 32
-    )
+    identity = client._store.identity
+    client._store.identity = dataclasses.replace(identity, pseudonym="p", handle_secret=b"s" * 32)
     profile = showing(client.profile, shows=False)
     return Client(profile, client._store, client._make_trainer)
 

@@ -62,9 +62,8 @@ def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
 
 @pytest.mark.slow
 def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
-    holders, config = holding_entries(
-        folder, "cohort.size=2", "rounds=4", "seed=7", "pool.generations=4"
-    )
+    sampled = ("cohort.size=2", "rounds=4", "seed=7", "pool.generations=4")
+    holders, config = holding_entries(folder, *sampled)
     seen: dict[str, Any] = {}
 
     def away() -> None:
