@@ -40,7 +40,6 @@ STEP = 2 * 256.0 / (2**20 - 1)
 
 
 def require_sum(found: Cohort, *numbers: int, transport: Transport | None = None) -> None:
-    """The round opens exactly this sum, within half a step of the grid a client."""
     outcome = found.run(transport)
     np.testing.assert_allclose(outcome.summed.vector, sum(numbers), atol=len(numbers) * STEP / 2)
 
@@ -96,8 +95,6 @@ LIES: dict[str, Lie] = {
 
 
 def told(lie: Lie, victim: str) -> Callable[[str, bytes], bytes]:
-    """One client's invitation, as the lie has it."""
-
     def change(client: str, message: bytes) -> bytes:
         honest = decode_invitation(message)
         assert honest.secure is not None
@@ -144,7 +141,6 @@ OTHER_VIEWS = {
 
 @pytest.mark.parametrize("credentials", OTHER_VIEWS.values(), ids=OTHER_VIEWS)
 def test_a_client_answers_only_where_its_own_enrolment_agrees(stores, credentials):
-    """The coordinator goes by the honest enrolment; the first client has another view."""
     honest = cohort(stores / "honest", FIVE)
     odd = cohort(stores / "odd", FIVE, credentials={NAMES[0]: credentials})
     mixed = dataclasses.replace(honest, clients={**honest.clients, NAMES[0]: odd.clients[NAMES[0]]})
@@ -164,7 +160,6 @@ def test_a_client_without_credentials_takes_part_in_no_active_round(stores: Path
 
 
 def survivors_without(found: Cohort, dropped: int) -> Callable[[str, bytes], bytes]:
-    """The list of survivors as if one more client had been lost."""
     plan = found.plan
     parameters = round_parameters(plan.envelope(plan.cohort[0]), seat_of(plan, 1))
 

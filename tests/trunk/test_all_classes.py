@@ -37,7 +37,6 @@ def load(*overrides: str) -> TaskData:
 
 
 def test_all_test_images_are_those_of_all_clients():
-    """Six of each of 20 classes, whoever holds them, and nothing of it without the protocol."""
     data = load(ALL, *SHARED)
     assert list(data.all_tests) == [""]
     assert data.all_tests[""].tolist() == list(range(120))
@@ -52,7 +51,6 @@ def test_each_sense_has_all_test_images_drawn_in_it():
         alone = load(*SHARED, f"task.senses={sense}").dataset.test
         np.testing.assert_array_equal(test.images[rows], alone.images)
         np.testing.assert_array_equal(test.labels[rows], alone.labels)
-    # What clients hold is what they hold without the protocol, in their own sense.
     plain = load(*SHARED, "task.senses=clients")
     for client, other, sense in zip(data.clients, plain.clients, data.senses, strict=True):
         np.testing.assert_array_equal(client.test, other.test)
@@ -128,7 +126,6 @@ def test_accuracy_is_on_all_test_images_in_the_client_s_sense(both):
 
 
 def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -> None:
-    """Two of five: their numbers are those that they have among all, and the run is the same."""
     everybody, two = both
     for name, array in everybody.state().items():
         np.testing.assert_array_equal(array, two.state()[name])

@@ -78,7 +78,6 @@ def test_charges_are_found_by_client_status_round_and_channel(sotto, noised_run)
 
 
 def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Finished) -> None:
-    """A formula, an escape sequence, markup, and SQL in every free text."""
     hostile = "=cmd|' /C calc'!A0\x1b[2J\u202e<script>'; DROP TABLE audit; --[red]"
     with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
         unit.audit.append(
@@ -93,7 +92,6 @@ def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Fin
     (entry,) = query(sotto, own_copy, "--actor", hostile)
     assert entry["actor"] == hostile and int(row["sequence"]) == entry["sequence"]
     assert query(sotto, own_copy, "--round", "1")
-    # Nor do those that say what is wrong with the records.
     for command in (("audit", "verify"), ("report", "latest"), ("budget",), ("runs",)):
         answer = sotto(*command, "--storage", own_copy.storage.url)
         assert answer.out or answer.err
@@ -111,7 +109,6 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
         shown = verify(sotto, noised_run, *arguments)
         assert (shown.code, shown.err) == (0, "")
         assert f"{count} entries hold, head {digest}" in shown.out.replace("\n", " ")
-        # Of one run nothing is said of all.
         assert ("all records agree" in shown.out) == (arguments == ())
     document = verify(sotto, noised_run, *chosen, "--json").document
     run = {"run": noised_run.run_id, "count": int(count), "hash": digest, "problems": []}
@@ -150,7 +147,6 @@ def test_cut_tail_is_found_by_what_it_told_of_and_by_the_head(sotto, own_copy):
 
 
 def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished) -> None:
-    """Cut off and grown again: as long as before, but not the same."""
     count = own_copy.summary["audit_head"]["count"]
     execute(own_copy.storage.file, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
     with open_database(own_copy.storage.url) as database:

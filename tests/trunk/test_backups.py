@@ -49,7 +49,6 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def backed_up(tmp_path_factory, noised_run):
-    """A backup of a finished run; for reading only."""
     file = tmp_path_factory.mktemp("backup") / "new" / "sotto.backup"
     backups.back_up(noised_run.storage.url, file, NOW)
     return file, noised_run
@@ -86,7 +85,6 @@ def test_a_finished_run_comes_back_as_it_was(backed_up, tmp_path, sotto):
 def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
     storage, tmp_path, monkeypatch, plain_run
 ):
-    """From the middle of a stage, and to the same numbers as if nothing had happened."""
     run_id = crashed(monkeypatch, storage.create(NONE), Client, "_train", 7, after=True)
     backups.back_up(storage.url, tmp_path / "file", NOW)
     place = Storage(tmp_path / "back")
@@ -102,7 +100,6 @@ def test_a_run_goes_on_from_its_backup_and_says_so_for_good(
 
 @pytest.mark.slow
 def test_a_backup_while_a_run_commits_is_of_one_moment(storage: Storage, tmp_path: Path) -> None:
-    """Whenever it is made, it goes on as what a killed process leaves behind does."""
     with opened(storage.create(NONE, *NO_POOL, "rounds=12")) as simulation:
         worker = threading.Thread(target=lambda: execute(simulation, SilentObserver()))
         worker.start()
@@ -142,7 +139,6 @@ def test_nothing_is_restored_over_anything(backed_up, own_copy, sotto):
 
 
 def test_one_flipped_bit_or_a_cut_anywhere_is_named(backed_up, tmp_path):
-    """In its first bytes, at its end, and at places by chance."""
     whole, dice = backed_up[0].read_bytes(), random.Random(5)
     size = len(whole)
     places = [*range(0, 60, 7), *range(size - 200, size, 11)]
@@ -249,7 +245,6 @@ STEPS = ("os:fsync", "pathlib:Path.rename", "shutil:rmtree", "os:close")
 def test_a_backup_or_a_restoring_that_was_killed_left_nothing_or_all(
     backed_up, own_copy, tmp_path, command, target
 ):
-    """Killed at any step, there is no file or all of it; the next one is made all the same."""
     before, place = contents(own_copy.storage.folder), Storage(tmp_path / "out" / "back")
     file, is_backup = tmp_path / "out" / "file", command == "backup"
     asked = (file, own_copy.storage.url) if is_backup else (backed_up[0], place.url)
@@ -273,7 +268,6 @@ def test_a_backup_or_a_restoring_that_was_killed_left_nothing_or_all(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["backup", "restore"])
 def test_a_full_disk_is_named_and_leaves_nothing(backed_up, tmp_path, sotto, command):
-    """Every write in turn finds no room."""
     file, run = backed_up
     original, failed = os.fsync, 0
 
@@ -307,7 +301,6 @@ def test_a_full_disk_is_named_and_leaves_nothing(backed_up, tmp_path, sotto, com
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A federation's folder after a run of one round."""
     folder = tmp_path_factory.mktemp("held")
     holders = Holders.written(folder)
     hold(federation(folder, "rounds=1"), within(holders.handlers()))

@@ -24,6 +24,7 @@ from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from storage import StorageError
 from tests.trunk._runs import OS, Finished, Storage
 from tests.trunk._tampering import execute
+from tests.trunk.test_files import contents
 
 
 def rows_in_another_order(run: Finished) -> None:
@@ -43,11 +44,9 @@ def a_wrong_signature(run: Finished) -> None:
 
 
 def a_flipped_bit_of_a_blob(run: Finished) -> None:
-    """In the newest state of the model, whose digest stays what it was."""
     with closing(sqlite3.connect(run.storage.file, isolation_level=None)) as connection:
-        ((number, blob),) = connection.execute(
-            "SELECT round_number, blob FROM states ORDER BY round_number DESC LIMIT 1"
-        )
+        query = "SELECT round_number, blob FROM states ORDER BY round_number DESC LIMIT 1"
+        ((number, blob),) = connection.execute(query)
         changed = bytes([*blob[:-1], blob[-1] ^ 1])
         connection.execute("UPDATE states SET blob = ? WHERE round_number = ?", (changed, number))
 
@@ -61,25 +60,15 @@ ATTACKS: dict[str, tuple[Callable[[Finished], None], str]] = {
 }
 
 
-def everything_in(folder: Path) -> dict[str, bytes]:
-    """What lies in a folder, but for SQLite's own files beside a database."""
-    passing = ("-wal", "-shm", "-journal")
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(passing)
-    }
-
-
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_spoilt_records_are_named_and_left_as_they_are(sotto, own_copy, attack):
     spoil, named = ATTACKS[attack]
     spoil(own_copy)
-    before = everything_in(own_copy.storage.folder)
+    before = contents(own_copy.storage.folder)
     answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
     assert answer.code not in (0, 1) and "Traceback" not in answer.err
     assert named in answer.err, answer.err
-    assert everything_in(own_copy.storage.folder) == before
+    assert contents(own_copy.storage.folder) == before
 
 
 TINY = (
@@ -92,7 +81,6 @@ FEW, MANY = 6, 2_500
 
 @pytest.fixture(scope="module")
 def tiny(make_storage: Callable[[str], Storage], tmp_path_factory: Any) -> Finished:
-    """A small finished run, whose files are this module's own."""
     made = make_storage("tiny").run(*TINY)
     folder = tmp_path_factory.mktemp("flips") / "runs"
     shutil.copytree(made.storage.folder, folder)
@@ -100,14 +88,12 @@ def tiny(make_storage: Callable[[str], Storage], tmp_path_factory: Any) -> Finis
 
 
 def files(run: Finished) -> list[Path]:
-    """Everything that lies where the run does: databases, stores, reports and cached features."""
     found = (path for path in run.storage.folder.rglob("*") if path.is_file())
     return sorted(path for path in found if path.stat().st_size)
 
 
 @contextmanager
 def flipped(path: Path, bit: int) -> Iterator[None]:
-    """One bit of a file is the other one."""
     data = path.read_bytes()
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
@@ -130,7 +116,6 @@ def report(run: Finished) -> str | None:
 
 
 def problems(run: Finished) -> list[str]:
-    """What `audit verify` says."""
     try:
         found = audited(run.storage.url)
     except OURS as error:
@@ -139,12 +124,9 @@ def problems(run: Finished) -> list[str]:
 
 
 def flip_at_random(run: Finished, flips: int, seed: int) -> tuple[int, list[str]]:
-    """Flips bits one at a time, every second one in a file that is small beside the others.
+    """How many flips were named, and those that changed what is stated and were not.
 
-    The first, third, ... is uniform over all bytes of all files, the others over the files.
-
-    Returns:
-        How many were named, and the flips that changed what is stated and were not named.
+    Every second one is uniform over all bytes of all files, the others over the files.
     """
     rng, places = random.Random(seed), files(run)
     sizes, before = [path.stat().st_size for path in places], report(run)

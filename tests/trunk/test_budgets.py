@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,6 @@ def shown(sotto: Command, storage: Storage, *arguments: str) -> str:
 
 
 def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
-    """By the formula, one after the other."""
     found = 0
     while gaussian_epsilon(noise_multiplier, spent + found + 1) <= target * (1 + 1e-9):
         found += 1
@@ -67,7 +65,6 @@ def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
 
 
 def crashed_at(storage, monkeypatch, nth, *overrides, after=False) -> str:
-    """A run whose process ends at a commit; its id."""
     simulation = storage.create(*overrides)
     return crashed(monkeypatch, simulation, Federation, "_commit", nth, after=after)
 
@@ -77,6 +74,8 @@ def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, nois
     assert next(iter(document)) == "warnings"
     for name in ("unit", "relation", "delta", "accountant", "mechanism", "run_id"):
         assert document[name] == noised_run.summary[name]
+    assert (document["unit"], document["relation"]) == ("client", "replace_one")
+    assert (document["delta"], document["accountant"]) == (1e-5, "exact")
     assert document["warnings"] == warnings_of(noised_run.summary)
     assert (document["status"], document["forecast"]) == ("finished", None)
     query = "SELECT pseudonym FROM ledger WHERE status = 'reserved'"
@@ -85,6 +84,8 @@ def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(sotto, nois
     clients = document["clients"]
     assert {one["pseudonym"] for one in clients} == {p for p, _ in noised_run.identities().values()}
     whole = gaussian_epsilon(z, 3)
+    assert 7.99 < noised_run.summary["final"]["epsilon"]["server"] <= TARGET
+    assert document["epsilon"] == dict.fromkeys(ADVERSARIES, pytest.approx(whole, rel=1e-6))
     for one in clients:
         missed = held[one["pseudonym"]]
         assert one["releases"] == 3 and one["number"] is one["rounds_left"] is None
@@ -161,7 +162,6 @@ def test_an_aborted_attempt_is_stated_with_what_it_cost(sotto, storage, spare):
         assert client["reserved"]["epsilon"] == pytest.approx(two - one, rel=1e-5)
         assert client["left"] == pytest.approx(TARGET - two, rel=1e-5)
         assert client["rounds_left"] == fitting
-    # The run keeps to what was forecast.
     rounds = storage.resume(run_id).summary["rounds"]
     assert len(rounds) == 1 + fitting
     # What it cost is what the whole would be less without it, and the whole is more now.
@@ -190,7 +190,6 @@ def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(sotto, sto
     cost = gaussian_epsilon(4.0, 2) - gaussian_epsilon(4.0, 1)
     assert attempt["cost"] == ("inf" if NONE in noise else pytest.approx(cost, rel=1e-5))
     assert all(one["reserved"]["releases"] == {"lost": 1} for one in document["clients"])
-    # Without a target the forecast has no end.
     assert (document["forecast"]["rounds_left"], document["left"]) == (None, None)
 
 
@@ -229,7 +228,6 @@ def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(sotto, sto
 
 
 def test_a_run_that_ends_around_its_collection_is_stated(sotto, storage, monkeypatch):
-    """The pool is made after the last round: no round is to come, and what follows is charged."""
     crashed_at(storage.gathering(), monkeypatch, 2, OS, GATHERING, "rounds=1")
     document = budget_of(sotto, storage)
     assert document["forecast"]["rounds_to_come"] == 0
@@ -264,7 +262,6 @@ LIVES = ("privacy.lifetime_budget=30.0", OS, *WHOLE, *QUICK, *FIXED)
 def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
     sotto, storage, monkeypatch
 ):
-    """One round at z = 4, then one that was left open: two releases, by the formula."""
     first = storage.run(*LIVES, "rounds=1").run_id
     second = crashed_at(storage, monkeypatch, 1, *LIVES)
     document = budget_of(sotto, storage, second)
@@ -278,7 +275,6 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
         assert one["lifetime"]["runs"] == sorted([first, second])
         assert one["rounds_left"] == fitting
     assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
-    # One client over all runs.
     name = document["clients"][2]["pseudonym"]
     answer = sotto("budget", "--client", name, "--storage", storage.url, "--json").document
     assert [run["run_id"] for run in answer["runs"]] == [second, first]
@@ -313,11 +309,6 @@ NOISED = (
 )
 
 
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("fed")
-
-
 def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto, client, folder):
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     limits = {**OPEN, "delta": 1e-5}
@@ -334,7 +325,6 @@ def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto,
         hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
     before = budget_of(sotto, storage)
     assert [one["takes_part"] for one in before["clients"]] == [True] * 4
-    # A holder's own ledger has the same number, and nobody's name is told.
     own = client("budget", str(folder / "north" / "client.yaml"), "--json").document
     assert own["total"]["epsilon"] == before["clients"][1]["spent"]
     told = shown(sotto, storage, "latest")

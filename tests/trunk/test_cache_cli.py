@@ -52,11 +52,9 @@ def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage
 
 
 def test_clear_removes_one_model(sotto: Command, place: Storage) -> None:
-    """By its name, or by the beginning of its fingerprint."""
     answer = sotto("cache", "clear", "--model", "alpha-we", "--storage", place.url, "--json")
     assert answer.document == {"images": 43, "bytes": 2 * 128 + 40 * 76 + 3 * 112}
     assert cached(place) == [("beta", "features", 40)]
-    # Its folders are gone as well.
     assert not (place.folder / "cache" / "tokens").exists()
 
 

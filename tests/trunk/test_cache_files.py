@@ -113,7 +113,6 @@ def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, dama
     ],
 )
 def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
-    """What does not fit its digest is made anew, once, as if it had never been there."""
     if is_mapped:
         monkeypatch.setattr(cache_module, "SMALL_BYTES", 0)
     cache, images = cache_of(tmp_path), pictures(40)
@@ -187,16 +186,3 @@ def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
         get(FailingEncoder(), images, cache)
     with pytest.raises(ConfigError, match=r"cannot be written"):
         get(CountingEncoder(), images, cache)
-
-
-def test_nobody_else_may_look_into_it(tmp_path):
-    before = os.umask(0)
-    try:
-        cache = cache_of(tmp_path)
-        get(CountingEncoder(), pictures(3), cache)
-    finally:
-        os.umask(before)
-    made = [cache.path, *cache.path.rglob("*")]
-    assert len(made) == 6
-    for path in made:
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)

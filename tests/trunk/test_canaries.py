@@ -24,7 +24,6 @@ from platform.parties.client import Client
 from platform.protection.building import protect_run
 from platform.protection.sums import secure_terms, terms_of_others
 from platform.rounds.observing import SilentObserver
-from platform.wire.transport import InProcessTransport
 from privacy import CentralNoise, central
 from privacy.auditing import Canaries, canary_bound, commitment_to
 from tests.trunk._canaries import (
@@ -51,8 +50,8 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     crashed,
+    losing,
     opened,
-    over,
     slow,
     warnings_of,
 )
@@ -62,16 +61,12 @@ from tests.trunk.conftest import MakeStorage
 
 @pytest.fixture(scope="module")
 def known(make_storage: MakeStorage) -> Finished:
-    """A finished run whose key is known."""
     with pytest.MonkeyPatch.context() as patch:
         fix_key(patch)
         return make_storage("canaries-known").run(*CENTRAL, AUDIT)
 
 
-@pytest.fixture(
-    scope="module",
-    params=["known", *map(slow, MECHANISMS)],
-)
+@pytest.fixture(scope="module", params=["known", *map(slow, MECHANISMS)])
 def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
     """The known run, and one under each mechanism with noise and coins that nobody chose."""
     if request.param == "known":
@@ -81,7 +76,6 @@ def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finish
 
 @pytest.mark.slow
 def test_the_bound_is_what_the_model_and_the_open_coins_say(audited: Finished):
-    """Computed once more from what lies on the disk: first and last state, and the key."""
     found = shown(audited)
     (revealed,) = details(audited.storage, "canaries.revealed")
     with opened(audited.storage.reopen(audited.run_id)) as simulation:
@@ -147,7 +141,6 @@ def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audit
 
 @pytest.mark.slow
 def test_shares_that_are_halved_are_refuted(storage: Storage, monkeypatch: pytest.MonkeyPatch):
-    """The coordinator's noise is halved in a test below."""
     halve_shares(monkeypatch)
     # Noise and coins from a seed: of every 28 runs with half of each share one would pass.
     fix_key(monkeypatch)
@@ -195,7 +188,6 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
         run = simulation.run
         alone = storage.config(*overrides)
         method = run.terms.method
-        # Noise, sensitivity, shares and charge are those of a run without them.
         assert run.terms.protection.mechanism == protect_run(alone, method)[0].mechanism
         if run.terms.protection.masked:
             assert terms_of_others(run.terms.config) == secure_terms(alone)
@@ -206,16 +198,11 @@ def test_nothing_that_protects_others_counts_on_canaries(overrides, storage):
 
 @pytest.mark.parametrize("overrides", [CENTRAL, slow(SHARED)], ids=MECHANISMS)
 def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
-    """One of five clients is silent, five are needed, and 36 vectors are there."""
     needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
     with opened(storage.create(*needed)) as simulation:
-        transport = simulation.run.transport
-        assert isinstance(transport, InProcessTransport)
-        silent = dataclasses.replace(
-            transport, losses=lambda n, attempt, cohort: frozenset({"client-00003"})
-        )
+        silent = losing(simulation, lambda *_: frozenset({"client-00003"}))
         with pytest.raises(RunStopped, match="in phase masked_input"):
-            execute(over(simulation, silent), SilentObserver())
+            execute(silent, SilentObserver())
     assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
 
 
@@ -228,8 +215,9 @@ def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
     name = "zeros-central" if overrides is CENTRAL else "zeros-shared"
     out = (*overrides, "privacy.relation=add_or_remove_one")
     without = make_storage(f"{name}-without").run(*out)
-    key = next(k for k in (bytes([n] * 32) for n in range(99)) if _is_out(k))
-    fix_key(monkeypatch, key)
+    keys = [bytes([number] * 32) for number in range(99)]
+    sides = [Canaries(key, CANARIES, 1, 64, "add_or_remove_one").sides.any() for key in keys]
+    fix_key(monkeypatch, keys[sides.index(False)])
     assert "canaries" not in without.summary and not (without.folder / KEY_FILE).exists()
     with_them = make_storage(f"{name}-with").run(*out, AUDIT)
     (one,), (other,) = without.state().values(), with_them.state().values()
@@ -244,10 +232,6 @@ def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
         for end in ("low", "high"):
             seen = (mine["signal_to_noise"][end], theirs["signal_to_noise"][end])
             assert seen[0] == pytest.approx(seen[1], rel=0.02, abs=1e-3)
-
-
-def _is_out(key: bytes) -> bool:
-    return not Canaries(key, CANARIES, 1, 64, "add_or_remove_one").sides.any()
 
 
 REFUSED = {
@@ -280,9 +264,8 @@ def test_what_is_measured_beside_a_run_is_of_its_clients_alone(storage: Storage)
     with opened(run.storage.reopen(run.run_id)) as simulation:
         assert len(simulation.population.clients) == CLIENTS
         assert len(simulation.run.roll.clients) == CLIENTS + 3
-    again = reopen_run(
-        run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
-    )
+    place = (run.storage.url, SilentObserver(), run.storage.surroundings)
+    again = reopen_run(run.run_id, *place, read_only=True)
     with opened(again) as simulation:
         assert sorted(simulation.population.canaries) == NAMES[:3]
 
@@ -293,7 +276,6 @@ def test_a_run_that_was_killed_keeps_coins_and_bound(known, storage, monkeypatch
     # In the middle of round 2, a canary among those who have answered.
     simulation, nth = storage.create(*CENTRAL, AUDIT), CLIENTS + CANARIES + 20
     run_id = crashed(monkeypatch, simulation, Client, "_train", nth, after=True)
-    # Whoever draws again would draw another one.
     fix_key(monkeypatch, bytes(32))
     assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
     resumed = storage.resume(run_id)
@@ -338,7 +320,6 @@ FORGERIES = {
 
 @pytest.mark.parametrize("forgery", sorted(FORGERIES))
 def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finished, tmp_path: Path):
-    """Also where the whole chain was made to fit it."""
     values, said = FORGERIES[forgery]
     copy = known.storage.copied(tmp_path / "copy")
 

@@ -74,8 +74,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-TWINLESS = "evaluation.local_twins=false"
-CHEAP = ("--set", "rounds=1", "--set", TWINLESS)
+CHEAP = ("--set", "rounds=1")
 
 
 def test_run_json_is_one_document_with_seed_and_device_as_overrides(sotto, config, storage):
@@ -99,7 +98,6 @@ def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
     (document,) = summary["rounds"]
     assert line.split()[1] == "5" and f"{100 * document['accuracy']['mean']:.1f}%" in line
     assert "/".join(epsilon(document["epsilon"][name]) for name in ADVERSARIES) in line
-    # The privacy unit and every warning are said with the numbers.
     assert "unit client" in answer.out
     assert all(f"note: {text}" in answer.out for text in warnings_of(summary))
 
@@ -185,10 +183,9 @@ def test_names_of_runs_and_configurations_are_completed(noised_run):
 
 @pytest.fixture(scope="module")
 def both(make_storage: MakeStorage) -> tuple[Storage, Finished, Finished]:
-    """Two runs of one database, without noise and with it."""
     storage = make_storage("both")
     plain = storage.run(NONE, *NO_POOL, "rounds=1")
-    return storage, plain, storage.run(*FIXED, *NO_POOL, "rounds=2", "seed=7", TWINLESS)
+    return storage, plain, storage.run(*FIXED, *NO_POOL, "rounds=2", "seed=7")
 
 
 def test_runs_side_by_side(sotto, both):
@@ -214,8 +211,7 @@ def test_runs_side_by_side(sotto, both):
 @pytest.mark.slow
 def test_epsilons_of_two_deltas_are_not_compared(sotto, storage):
     deltas = [f"privacy.target_delta={delta}" for delta in ("1.0e-5", "1.0e-6")]
-    few = ("rounds=1", TWINLESS, *FIXED)
-    names = [storage.run(*few, delta).run_id for delta in deltas]
+    names = [storage.run("rounds=1", *FIXED, delta).run_id for delta in deltas]
     shown = sotto("compare", *names, "--storage", storage.url)
     assert "note: these epsilons cannot be compared: runs differ in delta\n" in shown.out
 

@@ -32,7 +32,6 @@ FILES: Final[dict[str, bytes]] = {
 
 
 def require_one_sentence(answer: Answer, *words: str) -> None:
-    """Exit code 2 and one line on stderr that says all of this."""
     assert (answer.code, answer.out) == (2, ""), answer
     assert answer.err.startswith("error: ") and answer.err.count("\n") == 1, answer.err
     assert answer.err[:-1].isprintable() and len(answer.err) < 2_500, answer.err
@@ -64,7 +63,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def everything(folder: Path) -> dict[str, bytes | None]:
-    """All files below a folder with their content, and all folders."""
     found = sorted(folder.rglob("*"))
     return {str(path): path.read_bytes() if path.is_file() else None for path in found}
 
@@ -116,17 +114,10 @@ def test_a_file_that_is_no_configuration(sotto, place, name):
     require_refused(sotto, place, ("run", name), (name,))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("name: x\ntraining: {local_steps: 1}", ("method", "missing")),
-        # One field and its value; a secret of another field stays where it is.
-        (SMALL.replace("rounds: 3", "rounds: -1").replace("name: small", "name: hidden"), ("-1",)),
-    ],
-)
-def test_what_a_configuration_lacks_is_named(sotto, place, text, words):
+def test_a_sentence_has_its_own_field_alone(sotto, place):
+    text = SMALL.replace("rounds: 3", "rounds: -1").replace("name: small", "name: hidden")
     (place / "bad.yaml").write_text(text)
-    answer = require_refused(sotto, place, ("run", "bad.yaml"), words)
+    answer = require_refused(sotto, place, ("run", "bad.yaml"), ("rounds", "-1"))
     assert "hidden" not in answer.err and len(answer.err) < 200
 
 
@@ -154,7 +145,6 @@ MISUSED: Final[tuple[Typed, ...]] = (
     (("predict", "x"), ("FILES", "missing")),
     (("audit-privacy", "small.yaml", "--canaries", "3"), ("--canaries", "3", "100")),
     (("secagg-plan", "--clients", "10", "--corrupt-rate", "nan"), ("corrupt", "nan")),
-    (("audit", "verify", "--key", "k"), ("--key", "'k'")),
     (("audit", "prove"), ("EVENT", "missing")),
     (("enrolment", "add", "enrolment.json", "a b", "00"), ("enrolment.json",)),
     (("federation", "status", "nowhere.sock"), ("SOCKET", "nowhere.sock")),
@@ -175,7 +165,6 @@ HOLDERS: Final[tuple[Typed, ...]] = (
     (("leave", "client.yaml", "a"), ("store",)),
     (("evaluate", "client.yaml", "../a"), ("../a",)),
     (("predict", "client.yaml", "a", "notes.txt"), ("notes.txt",)),
-    (("keys", "show", "nowhere"), ("nowhere",)),
     (("receipts", "export", "client.yaml", "new"), ("CONFIG", "client.yaml")),
 )
 """For a data holder."""
@@ -200,7 +189,6 @@ UNDER_JSON = (
 
 @pytest.mark.parametrize("arguments", UNDER_JSON, ids=short)
 def test_under_json_it_is_one_object(sotto, place, arguments):
-    """Also where the command line does not parse, and where an option is none."""
     plain = sotto(*arguments)
     answer = sotto(*arguments, "--json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
@@ -219,7 +207,6 @@ def test_unknown_run(sotto, noised_run, command, place):
 
 
 def test_file_that_is_no_database(sotto, place):
-    """A run leaves a file alone that somebody else wrote."""
     before = (place / "words.db").read_bytes()
     answer = sotto("run", "small.yaml", "--set", NONE, "--storage", "sqlite:///words.db")
     assert answer.code in (1, 2) and "is not an SQLite database" in answer.err
@@ -228,8 +215,6 @@ def test_file_that_is_no_database(sotto, place):
 
 
 def test_programming_mistake_is_not_hidden(sotto, place, monkeypatch):
-    """Only errors that are meant for the user become a sentence; the rest keeps its traceback."""
-
     def broken(*_: object, **__: object) -> None:
         raise KeyError("a bug")
 

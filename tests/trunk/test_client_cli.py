@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import yaml
-from PIL import Image
 from scipy.optimize import minimize_scalar
 
 from platform.parties.identities import STORES, write_enrolment
@@ -25,6 +24,7 @@ from privacy.secure_aggregation import Enrolment, Identity, fingerprint
 from storage import ClientStore, LedgerRow, StorageFull, open_client_store, open_client_stores
 from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, gaussian_epsilon
 from tests.trunk._runs import Storage as Runs
+from tests.trunk.loaders._refusing import draw
 from tests.trunk.test_cli_errors import require_one_sentence
 
 DELTA = 1e-5
@@ -33,8 +33,6 @@ OTHER = Identity(b"\x06" * 32)
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A data holder's folder."""
-
     folder: Path
 
     @property
@@ -62,11 +60,7 @@ BOTH = {"identity": "north.key", "enrolment": "enrolment.json"}
 def place(tmp_path: Path, client: Command) -> Place:
     """All that a check wants: images, a key and an enrolment."""
     found = Place(tmp_path)
-    for grey, name in enumerate(("ants", "bees")):
-        (tmp_path / "images" / name).mkdir(parents=True)
-        for number in range(2):
-            image = Image.new("RGB", (8, 8), (grey, number, 0))
-            image.save(tmp_path / "images" / name / f"{number}.png")
+    draw(tmp_path / "images", 2, "ants", "bees")
     assert client("keys", "create", str(found.key)).code == 0
     found.enrol()
     found.write(**BOTH)
@@ -83,7 +77,6 @@ def checks(answer: Answer) -> dict[str, tuple[bool, str]]:
 
 
 def failed(answer: Answer, point: str) -> str:
-    """What is wrong with the one point that is not sound."""
     found = checks(answer)
     assert [name for name, (is_sound, _) in found.items() if not is_sound] == [point], found
     assert "\n" not in found[point][1]
@@ -144,7 +137,6 @@ def test_all_is_well_and_a_check_leaves_nothing_behind(client, place):
     plain = client("check", str(place.config))
     assert plain.code == 0 and plain.out.count("ok ") >= 6 and "failed" not in plain.out
     assert place.key.read_text().strip() not in answer.out + plain.out
-    # Before the first run nothing is spent, and no store is made.
     document = client("budget", str(place.config), "--json").document
     assert document["runs"] == []
     assert (document["total"]["epsilon"], document["total"]["left"]) == (0.0, 20.0)
@@ -160,8 +152,6 @@ def test_settings_that_anybody_may_write_are_no_limits(client, place):
 
 
 def damage(*paths: str, content: bytes = b"no image") -> Callable[[Place], object]:
-    """Writes this into files of the holder's."""
-
     def write(place: Place) -> None:
         for number, path in enumerate(paths):
             (place.folder / path).parent.mkdir(exist_ok=True)
@@ -172,7 +162,7 @@ def damage(*paths: str, content: bytes = b"no image") -> Callable[[Place], objec
 
 def copied(place: Place) -> None:
     images = place.folder / "images"
-    (images / "bees" / "2.png").write_bytes((images / "ants" / "0.png").read_bytes())
+    (images / "bees" / "02.png").write_bytes((images / "ants" / "00.png").read_bytes())
 
 
 def other_root(*, has_folder: bool) -> Callable[[Place], object]:
@@ -206,8 +196,8 @@ FAULTS: dict[str, tuple[Callable[[Place], object], str, str]] = {
     # What is done to a sound place, the point that fails, and what it says.
     "an unknown key": (rewritten(colour="red"), "configuration", "colour: "),
     "no key of a log": (rewritten(log_key="k"), "configuration", "log_key"),
-    "an image that is none": (damage("images/bees/0.png"), "data", "0.png"),
-    "two images": (damage("images/bees/0.png", "images/ants/0.png"), "data", "and 1 more"),
+    "an image that is none": (damage("images/bees/00.png"), "data", "00.png"),
+    "two images": (damage("images/bees/00.png", "images/ants/00.png"), "data", "and 1 more"),
     "one image of two classes": (copied, "data", "of class 'bees'"),
     "a class of no federation": (rewritten(data=ONE_CLASS), "data", "'ants', which"),
     "no folder of images": (other_root(has_folder=False), "data", "other"),
@@ -222,7 +212,7 @@ FAULTS: dict[str, tuple[Callable[[Place], object], str, str]] = {
     "a store that is none": (damage("north/client.db"), "storage", "client.db"),
     "storage that is a file": (damage("north"), "storage", "is no folder"),
     "long letters": (rewritten(socket="/" + "ü" * 54), "socket", "109 bytes"),
-    "no socket": (rewritten(socket="images/bees/0.png"), "socket", "is no socket"),
+    "no socket": (rewritten(socket="images/bees/00.png"), "socket", "is no socket"),
 }
 
 
@@ -251,7 +241,6 @@ def test_a_socket_that_somebody_serves(client, place, monkeypatch):
             pytest.skip("the temporary folder's own path is too long")
         said = failed(client("check", str(place.config), "--json"), "socket")
         assert "is served by another process" in said
-    # Left behind by the process that has ended.
     assert checks(client("check", str(place.config), "--json"))["socket"][0]
 
 
@@ -259,7 +248,6 @@ NOISED = (
     *NO_POOL,
     "privacy.lifetime_budget=1000.0",
     "privacy.noise_source=os",
-    "evaluation.local_twins=false",
     "task.test_per_class=1",
     "rounds=2",
     "cohort.dropout_rate=0",
@@ -281,10 +269,8 @@ def ledger(make_storage: Callable[[str], Runs]) -> tuple[LedgerRow, ...]:
 
 
 def own_store(place: Place, rows: Iterable[LedgerRow]) -> ClientStore:
-    """A data holder's own store with a ledger that runs have written."""
     rows = list(rows)
-    names = {row.pseudonym for row in rows} or {"north"}
-    (pseudonym,) = names
+    (pseudonym,) = {row.pseudonym for row in rows}
     store = open_client_store(place.folder / "north" / "client.db", pseudonym=pseudonym)
     for row in rows:
         store.reserve_release(dataclasses.replace(row, status="reserved"), payload=b"bytes")
@@ -349,7 +335,6 @@ def test_the_budget_over_two_mechanisms_is_one_number(client, place, ledger):
 
 
 def test_what_was_aborted_is_free_and_what_is_reserved_counts(client, place, ledger):
-    """What is only reserved may have left, for all that the store knows."""
     given_up, *others = of_run(ledger, "first")
     rows = [dataclasses.replace(given_up, status="aborted")]
     own_store(place, [*rows, *(dataclasses.replace(row, status="reserved") for row in others)])
@@ -360,7 +345,6 @@ def test_what_was_aborted_is_free_and_what_is_reserved_counts(client, place, led
 
 @pytest.mark.parametrize(("mechanism", "why"), [("dp_sgd", "a record"), ("magic", "'magic'")])
 def test_what_does_not_compose_or_is_unknown_has_no_number(client, place, ledger, mechanism, why):
-    """Each run has its own number all the same, but for a mechanism that nobody knows."""
     odd = dataclasses.replace(of_run(ledger, "first")[0], run_id="odd", mechanism=mechanism)
     own_store(place, [*of_run(ledger, "second"), odd])
     answer = client("budget", str(place.config), "--json")
@@ -381,14 +365,6 @@ def test_without_noise_it_is_infinite_and_nothing_is_left(client, place, ledger)
     assert " inf " in client("budget", str(place.config)).out
 
 
-def test_the_budget_is_read_while_a_client_has_its_store_open(client, place, ledger):
-    store = own_store(place, of_run(ledger, "first"))
-    expected = client("budget", str(place.config), "--json").document
-    with store.kept_open(), store.atomically():
-        store.add_failure("first", 1, 1, reason="something")
-        assert client("budget", str(place.config), "--json").document == expected
-
-
 WRITER = """
 import sys
 from storage import open_client_store
@@ -404,7 +380,6 @@ while True:
 def test_the_budget_is_read_while_a_client_never_stops_writing_and_after_it_was_killed(
     client, place, ledger, child_environment
 ):
-    """Its write-ahead log comes and goes meanwhile; whoever reads alone fails now and then."""
     first = of_run(ledger, "first")
     own_store(place, first)
     command = [sys.executable, "-c", WRITER, str(place.folder / "north" / "client.db")]
@@ -427,7 +402,6 @@ def test_the_budget_is_read_while_a_client_never_stops_writing_and_after_it_was_
 
 
 def test_the_budget_of_a_store_in_a_backup_is_read(client, place, ledger, monkeypatch):
-    """Where nothing can be written, nobody writes: it is read alone."""
     own_store(place, of_run(ledger, "first"))
     folder = place.folder / "north"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -446,7 +420,6 @@ def test_the_budget_of_a_store_in_a_backup_is_read(client, place, ledger, monkey
 def test_the_budget_reads_the_ledger_and_nothing_that_is_anybodys_secret(
     client, place, ledger, monkeypatch
 ):
-    """Neither sessions nor personal parts nor replies; and no identity is shown."""
     store = own_store(place, of_run(ledger, "first"))
     store.put_pending("first", 9, 1, personal=b"personal-secret", experts=b"experts-secret")
     asked: list[str] = []

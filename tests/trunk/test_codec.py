@@ -280,7 +280,6 @@ def test_empty_lists_cost_no_more_than_their_bytes(monkeypatch):
 
 
 def test_nothing_is_copied_before_all_is_there(monkeypatch):
-    """The first buffer is there, the second is not."""
     monkeypatch.setattr(
         "platform.wire.codec.np.frombuffer", lambda *_: pytest.fail("it was copied")
     )

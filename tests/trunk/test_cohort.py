@@ -29,7 +29,6 @@ CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED, "secure_aggregat
 
 
 def central_release(number: int, probability: float) -> Release:
-    """A round of Poisson cohorts by the formula's own names."""
     place = {"run_id": "r", "round_number": number, "attempt": 1, "pseudonym": "p"}
     kind = {"mechanism": DP_SGD, "relation": "add_or_remove_one", "channel": "sum"}
     noise = {"standard_deviation": 4.0, "law": GAUSSIAN, "clipping_norm": 1.0}
@@ -37,12 +36,7 @@ def central_release(number: int, probability: float) -> Release:
     return Release(status="reserved", **place, **kind, **noise, **drawn)
 
 
-FEW = (
-    "cohort.size=2",
-    "cohort.dropout_rate=0",
-    "rounds=1",
-    "task.test_per_class=1",
-)
+FEW = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "task.test_per_class=1")
 AMPLIFIED = (*CENTRAL, "cohort.minimum=1", "cohort.retries=0")
 POISSON = (*AMPLIFIED, "privacy.relation=add_or_remove_one", "cohort.sampling=poisson")
 
@@ -57,7 +51,6 @@ def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> 
     assert final["epsilon"]["observer"] < gaussian_epsilon(8.0, 2)
     assert "Poisson cohorts, probability 0.4" in summary["sampling"]
     assert all(r["cohort"] is None and r["dropped"] is None for r in summary["rounds"])
-    # Everybody has a row in every round, drawn or not.
     assert storage.rows("SELECT round_number, count(*) FROM ledger GROUP BY 1") == [(1, 5), (2, 5)]
 
 
@@ -96,7 +89,6 @@ def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(storage, kind
     [slow("secure_aggregation.enabled=true"), slow("cohort.minimum=2"), "cohort.retries=1"],
 )
 def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(storage, given):
-    """Without it the same cohort amplifies, as a test below says."""
     run = storage.run(*AMPLIFIED, *FEW, "secure_aggregation.threshold=2", given)
     assert run.summary["sampling"] == "none"
     observer = run.summary["final"]["epsilon"]["observer"]

@@ -75,9 +75,8 @@ def personal(run: Finished) -> dict[str, dict[str, np.ndarray]]:
 
 
 def entries(run: Finished) -> list[tuple[int, bytes, dict[str, np.ndarray]]]:
-    rows = run.storage.rows(
-        "SELECT generation, handle, entry FROM pool WHERE run_id = ?", run.run_id
-    )
+    query = "SELECT generation, handle, entry FROM pool WHERE run_id = ?"
+    rows = run.storage.rows(query, run.run_id)
     return [(generation, name, decode_arrays(entry)) for generation, name, entry in rows]
 
 
@@ -140,7 +139,6 @@ UNSAMPLED = (*RECORDS, "privacy.sampling_probability=1.0")
 @pytest.mark.parametrize("sampled", [UNSAMPLED, slow(RECORDS)])
 @pytest.mark.parametrize("both", ["true", "false"])
 def test_noised_steps_are_charged_and_what_is_made_of_them_is_free(storage, both, sampled):
-    """Nothing is charged twice; a run that shares nothing still pays for what its entries tell."""
     options = (f"method.shares={both}", f"method.trains={both}", "rounds=1")
     run = storage.gathering().run(GATHERING, *sampled, *options)
     rounds = 2 if both == "true" else 1
@@ -166,10 +164,8 @@ def test_noise_that_is_shared_out_is_the_entrys_alone(storage: Storage) -> None:
         *("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0"),
     )
     kinds = "SELECT round_number, channel, mechanism, shares FROM ledger GROUP BY 1, 2, 3, 4"
-    assert storage.rows(kinds) == [
-        (1, "sum", "distributed_noise", 2),
-        (2, "pool", "upload_noise", 1),
-    ]
+    charged = [(1, "sum", "distributed_noise", 2), (2, "pool", "upload_noise", 1)]
+    assert storage.rows(kinds) == charged
     claimed = run.summary["final"]["epsilon"]["server"]
     # The bound for integers is above the formula for the reals, and below that of one more.
     assert gaussian_epsilon(6.0, 2) <= claimed < gaussian_epsilon(6.0, 3)
@@ -201,7 +197,6 @@ def test_nothing_of_a_module_leaves_before_the_collection(storage: Storage) -> N
 def test_the_phases_are_told_apart(gathered: Finished) -> None:
     rounds, phases = gathered.summary["rounds"], gathered.summary["phases"]
     assert [d["phase"] for d in rounds] == ["rounds", "rounds", "collection"]
-    # Nothing is trained in it, so nothing changes.
     assert rounds[2]["accuracy"] == rounds[1]["accuracy"] == phases["before"]
     assert phases["after"] == gathered.summary["final"]["accuracy"]
     seconds = phases["seconds"]
@@ -216,9 +211,8 @@ def test_the_collection_keeps_the_last_rounds_state_and_is_charged_first(gathere
     rows = gathered.storage.rows("SELECT round_number FROM states ORDER BY 1")
     assert rows == [(1,), (2,)]
     actions = "SELECT action FROM audit WHERE round_number = 3 ORDER BY sequence"
-    assert [action for (action,) in gathered.storage.rows(actions)] == [
-        *("release.reserved", "round.opened", "round.committed", "pool.committed")
-    ]
+    found = [action for (action,) in gathered.storage.rows(actions)]
+    assert found == ["release.reserved", "round.opened", "round.committed", "pool.committed"]
 
 
 def lose_in(
@@ -247,7 +241,6 @@ def test_a_collection_of_one_is_none_and_the_run_goes_on_without_experts(storage
     assert "linkable" in " ".join(others)
     last = summary["rounds"][-1]
     assert (last["phase"], last["dropped"]) == ("collection", 5)
-    # Both attempts may have left clients, and stay charged.
     assert storage.rows(KEYS)[-1] == (2, "pool", 10)
 
 
@@ -275,9 +268,8 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     storage, monkeypatch, lossy, owner, name, nth, after
 ):
     place = storage.gathering()
-    resumed = place.resume(
-        crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
-    )
+    run_id = crashed(monkeypatch, place.create(*PLAIN), owner, name, nth, after=after)
+    resumed = place.resume(run_id)
     phases = [dict(run.summary["phases"]) for run in (resumed, lossy)]
     for each in phases:
         del each["seconds"], each["cost_share"]
@@ -291,7 +283,6 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
 
 @pytest.fixture(scope="module")
 def lossy(make_storage: MakeStorage) -> Finished:
-    """One of five lost in every round, no noise; for reading only."""
     return make_storage("lossy").gathering().run(*PLAIN)
 
 
@@ -324,9 +315,8 @@ def test_the_norm_follows_neither_adaptive_clipping_nor_its_flag(storage: Storag
     query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
     assert storage.rows(query) == [(3.0, 12.0)]
     assert run.summary["rounds"][-1]["clipping_norm"] is None
-    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
-        gaussian_epsilon(4.0, 2), rel=1e-6
-    )
+    spent = run.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-6)
 
 
 @pytest.mark.parametrize("how", ["another's handle", slow("a short handle"), slow("no levels")])
@@ -371,7 +361,6 @@ def test_an_audit_reaches_the_rounds_and_the_collection(storage: Storage) -> Non
 
 
 def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storage) -> None:
-    """No entry under the number of a round, no update under the collection's, nothing past it."""
     with opened(storage.gathering().create(*PLAIN)) as simulation:
         protection = simulation.run.terms.protection
         assert protection.pool_spec is None and protection.channels == ("sum",)
@@ -422,10 +411,7 @@ BARE = "secure_aggregation={enabled: false}"
 
 @pytest.mark.slow
 def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(storage, monkeypatch):
-    """Under noised steps the collection is free: a run that ended early makes its pool as well.
-
-    Killed there, it must not try the round again that it could not afford.
-    """
+    """Killed there, it must not try the round again that it could not afford."""
     target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     asked = (*SHORT, EVERYBODY, *UNSAMPLED, *target)
     place = storage.gathering()
@@ -441,13 +427,11 @@ def test_the_final_numbers_are_the_last_rounds_not_the_collections(storage: Stor
     few = (EVERYBODY, "cohort.size=3", "secure_aggregation.threshold=2")
     summary = storage.gathering().run(*SHORT, *few, "rounds=1").summary
     trained, collected = summary["rounds"][-2:]
-    # Everybody is in the collection.
     assert (collected["phase"], collected["cohort"]) == ("collection", 5)
     assert storage.rows(KEYS) == [(1, "sum", 3), (2, "pool", 5)]
     same = ("round", "phase", "cohort", "dropped", "bytes_up", "bytes_down", "signal_to_noise")
     assert {k: summary["final"][k] for k in same} == {k: trained[k] for k in same}
     assert trained["signal_to_noise"] is not None
-    # What was spent is spent on the entry as well.
     assert summary["final"]["epsilon"] == collected["epsilon"] != trained["epsilon"]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
@@ -61,20 +60,10 @@ def test_what_does_not_go_together_is_refused(sotto: Command, arguments: list[st
     require_one_sentence(sotto("datasets", *arguments), words)
 
 
-DOMAINS, CLASSES = ("ink", "oil"), ("cat", "dog")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """2 domains x 2 classes x 20 images; a fifth of each is for testing where nothing tells."""
-    root = tmp_path / "mine"
-    for at, domain in enumerate(DOMAINS):
-        for label, name in enumerate(CLASSES):
-            (root / domain / name).mkdir(parents=True)
-            for number in range(20):
-                pixels = np.full((6, 6, 3), 10 * number + 3 * label + at, np.uint8)
-                Image.fromarray(pixels).save(root / domain / name / f"{number:02d}.png")
-    return root
+    return draw(tmp_path / "mine", 20, "ink/cat", "ink/dog", "pen/cat", "pen/dog")
 
 
 def check(sotto: Command, root: Path, *more: str) -> Answer:
@@ -82,24 +71,22 @@ def check(sotto: Command, root: Path, *more: str) -> Answer:
 
 
 def test_a_good_folder_is_counted(sotto: Command, folder: Path):
-    """Of each domain and class 16 images are for training and 4 for testing."""
     answer = check(sotto, folder, "--json")
     found = answer.document
     assert answer.code == 0 and found["sound"] and found["refusal"] is None
     assert found["counts"]["train"] == {
         "total": 64,
         "by_class": {"cat": 32, "dog": 32},
-        "by_domain": {"ink": 32, "oil": 32},
+        "by_domain": {"ink": 32, "pen": 32},
     }
     assert [found[n]["number"] for n in ("damaged", "repeated", "few")] == [0, 0, 0]
     assert check(sotto, folder).code == 0
 
 
 def test_every_damaged_image_is_found(sotto: Command, folder: Path):
-    """A picture that is cut off and twenty texts; twenty of them are listed."""
     for path in (folder / "ink" / "cat").iterdir():
         path.write_text(f"no picture {path.name}")
-    cut = folder / "oil" / "cat" / "07.png"
+    cut = folder / "pen" / "cat" / "07.png"
     cut.write_bytes(cut.read_bytes()[:45])
     answer = check(sotto, folder, "--json")
     damaged = answer.document["damaged"]
@@ -114,7 +101,6 @@ def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path)
 
 
 def holder(folder: Path, **data: str) -> HolderSettings:
-    """A data holder's settings, as its file says them."""
     tree = {"name": "north", "data": {"root": "images", **data}, "storage": "store"}
     (folder / "client.yaml").write_text(yaml.safe_dump(tree))
     return load_holder(folder / "client.yaml")

@@ -160,16 +160,14 @@ def test_the_remainder_goes_to_the_last_client():
     st.integers(0, 10_000),
 )
 def test_nothing_shared_is_the_dirichlet_partition(clients, sizes, alpha, seed):
-    """The same draws of the same generator, whatever is asked of the test images there."""
     pool = np.array(sizes)
     try:
         ours = shared_counts(np.random.default_rng(seed), sizes, clients, ratio=0.0, alpha=alpha)
     except ConfigError:
         return
     shares = DirichletShares(alpha, 2)
-    theirs, _ = dirichlet_counts(
-        shares, pool, np.full_like(pool, 10**6), clients, rng=np.random.default_rng(seed)
-    )
+    tests, rng = np.full_like(pool, 10**6), np.random.default_rng(seed)
+    theirs, _ = dirichlet_counts(shares, pool, tests, clients, rng=rng)
     # A client without a millionth of a class has no image of it here either.
     np.testing.assert_array_equal(ours, theirs)
 
@@ -241,10 +239,6 @@ def test_the_pool_has_training_images_first():
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 
 
-def load(*overrides: str) -> TaskData:
-    return load_task_data(parse_config(MINIMAL, overrides))
-
-
 # The superclass of each name in its alphabetical order, as in the data set's files.
 SUPERCLASSES = (
     *(4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11),
@@ -256,8 +250,6 @@ SUPERCLASSES = (
 
 
 class GivenTwice(Given):
-    """Hands out numbers as well."""
-
     def __init__(self, shares, numbers):
         super().__init__(*shares)
         self.numbers = iter(numbers)
@@ -303,7 +295,7 @@ def test_everybody_gets_as_many_and_no_image_twice(classes, clients, groups, alp
 def dealt(root: Path) -> TaskData:
     kind = "task.partition={kind: hierarchical_dirichlet, alpha: 0.3}"
     task = ("task.dataset=cifar100", f"task.root={root}", "task.clients=5", "task.shots=null")
-    return load(*task, kind)
+    return load_task_data(parse_config(MINIMAL, (*task, kind)))
 
 
 @pytest.fixture

@@ -20,10 +20,7 @@ MODULE = re.compile(r"import time: .*\| +(\S+)$")
 
 
 def interrupted_at_import(module, arguments, environment, folder):
-    """Sends a real Ctrl-C to a process once it has imported a module: exit code and last lines.
-
-    The interpreter itself tells of each import; those lines are left out of what is returned.
-    """
+    """How a process ends that gets a real Ctrl-C at an import: exit code and its own lines."""
     process = subprocess.Popen(
         [sys.executable, "-X", "importtime", *arguments],
         env=environment,

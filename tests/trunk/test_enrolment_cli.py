@@ -73,9 +73,8 @@ def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
         document = sotto("enrolment", command, str(file), "clinic", *keys, "--json").document
         known = "-" if key is None else fingerprint(bytes.fromhex(key))
         assert document["serial"] == retired + 1
-        assert document["members"] == [
-            {"name": "clinic", "fingerprint": known, "node": None, "retired_keys": retired}
-        ]
+        about = {"fingerprint": known, "node": None, "retired_keys": retired}
+        assert document["members"] == [{"name": "clinic", **about}]
     assert sotto("enrolment", "show", str(file), "--json").document == document
     assert document["fingerprint"] == read_enrolment(file).fingerprint
 
@@ -157,13 +156,7 @@ def active(folder: Path) -> tuple[str, ...]:
     return tuple(f"secure_aggregation.{key}={value}" for key, value in section.items())
 
 
-SMALL_RUN = (
-    *NO_POOL,
-    *FIXED,
-    "rounds=1",
-    "evaluation.local_twins=false",
-    "task.test_per_class=1",
-)
+SMALL_RUN = (*NO_POOL, *FIXED, "rounds=1", "task.test_per_class=1")
 
 
 @pytest.fixture
@@ -180,10 +173,8 @@ def test_an_active_run_gives_what_a_semi_honest_one_gives(storage: Storage, keys
     for name, value in plain.state().items():
         assert (secure.state()[name] == value).all()
     assert plain.summary["final"]["epsilon"] == secure.summary["final"]["epsilon"]
-    # An officer reads against whom the sum is secure.
     assert "also against an active server" in " ".join(warnings_of(secure.summary))
     assert "an active one is not covered" in " ".join(warnings_of(plain.summary))
-    # Signatures and commitments.
     assert secure.summary["rounds"][0]["bytes_up"] > plain.summary["rounds"][0]["bytes_up"]
     hidden = [secret.encode() for secret in secrets_of(keys)]
     hidden += [bytes.fromhex(secret) for secret in secrets_of(keys)]

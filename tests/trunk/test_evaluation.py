@@ -45,12 +45,6 @@ def number(value: int) -> dict[str, np.ndarray]:
     return {"shift": np.array(value)}
 
 
-def test_accuracy_by_hand():
-    for *parts, expected in ((0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)):
-        view = ClientView(number(parts[0]), ({},) * parts[2], number(parts[1]))
-        assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
-
-
 def test_a_summary_by_hand():
     """0.5 of 10, 1.0 of 30: mean 0.75, weighted 35/40, deviation 0.25, worst 0.5."""
     summary = over_clients([(5, 10), (30, 30)])
@@ -74,12 +68,10 @@ class Scripted:
 
 
 def answered(labels: list[int], *said: list[int]) -> Examples:
-    """Images with these labels, and what clients of each kind say of them."""
     return Examples({"answers": np.array(said).T, "labels": np.array(labels)})
 
 
 def measure(method, protocol, common, *, tests):
-    """What two clients of the kinds 0 and 1 measure on these sets."""
     shared, tallies = CommonScores(), []
     for kind, own in enumerate(OWN.values()):
         sets = MeasuredSets({"local": EvaluationSet(own, BASE)}, common, shared)
@@ -148,29 +140,7 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
     assert [rows for _, rows, _ in method.calls] == [512, 512, 76]
 
 
-def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_common():
-    seen = []
-
-    class Counting:
-        def predict(self, view, batch, classes):
-            seen.append(len(batch["features"]))
-            return np.roll(batch["features"], int(view.broadcast["shift"]), axis=1)
-
-    common = Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])})
-    target, own = EvaluationSet(common, BASE), {"local": EvaluationSet(TEST, BASE)}
-    method, shared, tallies = Counting(), CommonScores(), []
-    for shift in (1, 0, 0):
-        sets = MeasuredSets(own, {"target": target}, shared)
-        view = ClientView(number(shift))
-        tallies.append({name: sets.tally(method, view, name) for name in ("local", "target")})
-    found = measured("leave_one_domain_out", ("local", "target"), tallies)
-    assert seen == [4, 2, 4, 2, 4]
-    assert found.sets["target"].per_client == (0.5, 0.5, 0.5)
-    assert found.local.per_client == (0.0, 0.75, 0.75)
-
-
 def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
-    """A personal part, an expert or another array each make another model."""
     target = EvaluationSet(TEST, ("a", "b", "c"))
     sets = MeasuredSets({}, {"target": target}, CommonScores())
     views = ((0, 0, 3, 3), (0, 1, 3, 0), (1, 0, 3, 0), (0, 0, 3, 3), (0, 1, 0, 0))
@@ -183,8 +153,6 @@ CLASSES = ("a", "b")
 
 
 class Told:
-    """Weighs experts as the images say; none where a client has no experts."""
-
     def __init__(self, policy: PoolPolicy | None) -> None:
         self.policy = policy
         self.seen: list[int] = []
@@ -218,7 +186,6 @@ OTHER = [[0.6, 0.1, 0.3]]
 
 
 def test_the_mean_by_hand():
-    """Every client counts the same, however many images it has; none without experts counts."""
     # Ranked: (.2, .7, .1) and (.4, .5, .1) give (.3, .6, .1); the other client (.6, .3, .1).
     # In their order: (.3, .3, .4) and (.6, .1, .3).
     ordered = [0.45, 0.2, 0.35]

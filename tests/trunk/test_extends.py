@@ -40,8 +40,6 @@ PRIVATE: dict[str, Any] = {
 
 @pytest.fixture
 def write(tmp_path: Path):
-    """Writes a file of this content, and gives its path."""
-
     def write(name: str, content: dict[str, Any]) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,8 +51,6 @@ def write(tmp_path: Path):
 
 @pytest.fixture
 def extended(write):
-    """Reads a file that changes a base."""
-
     def extended(changes, base=BASE, *overrides):
         write("base.yaml", base)
         return load_config(write("run.yaml", {"extends": "base.yaml", **changes}), overrides)
@@ -63,7 +59,6 @@ def extended(write):
 
 
 def refused(path: Path, *overrides: str) -> str:
-    """The one sentence with which a file is refused."""
     with pytest.raises(ConfigError) as caught:
         load_config(path, overrides)
     message = str(caught.value)
@@ -104,7 +99,6 @@ def leaves(tree, path=()):
 
 
 def by_hand(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The base with each value of the changes put at its place."""
     tree = copy.deepcopy(base)
     for path, value in leaves(changes):
         here = tree

@@ -37,7 +37,7 @@ from privacy import (
     UploadNoise,
 )
 from storage import Failure, LedgerRow, StorageError
-from tests.trunk._runs import FIXED, opened
+from tests.trunk._runs import FIXED, opened, slow
 
 NETWORK = (
     "task={dataset: digits, clients: 4, shots: 3, model: null, partition: {kind: pathological}}",
@@ -45,8 +45,8 @@ NETWORK = (
     "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
     "training={local_epochs: 1, batch_size: 8, learning_rate: 0.1}",
     "cohort.dropout_rate=0",
+    "secure_aggregation={enabled: false}",
 )
-IN_THE_CLEAR = "secure_aggregation={enabled: false}"
 HUGE = np.float32(3.4e38)
 
 
@@ -64,7 +64,6 @@ def send(client: Client, number: int, broadcast: Arrays) -> tuple[bool, int]:
 
 
 def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
-    """The broadcast with a bias that makes the loss of one class infinite, and of no other."""
     hostile = {name: np.array(value) for name, value in broadcast.items()}
     (bias,) = [name for name in hostile if name.startswith("head") and hostile[name].ndim == 1]
     hostile[bias][:] = HUGE
@@ -73,19 +72,15 @@ def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
 
 
 def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfile:
-    """The profile of a client whose failures show, or do not."""
     safeguards = dataclasses.replace(profile.safeguards, shows_failures=shows, **changes)
     return dataclasses.replace(profile, safeguards=safeguards)
 
 
-@pytest.mark.parametrize(
-    "mechanism", ["upload_noise", pytest.param("central_noise", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("mechanism", ["upload_noise", slow("central_noise")])
 def test_who_errors_says_nothing_of_labels(storage, mechanism):
     """Tried before clients were total: all label sets were read off, at no charge."""
-    with opened(
-        storage.create(*NETWORK, *FIXED, IN_THE_CLEAR, f"privacy.mechanism={mechanism}")
-    ) as simulation:
+    noise = (*FIXED, f"privacy.mechanism={mechanism}")
+    with opened(storage.create(*NETWORK, *noise)) as simulation:
         method, names = simulation.run.terms.method, range(len(simulation.learning.classes))
         plain = method.broadcast(method.init_server(np.random.default_rng(0)))
         held = set()
@@ -101,8 +96,6 @@ START = {"x": np.array([1.0, 2.0, 3.0], np.float32), "y": np.full(2, -0.5, np.fl
 ZERO = {name: np.zeros(tensor.shape, np.float32) for name, tensor in SPEC.items()}
 OWN = {"own": np.array([4.0], np.float32)}
 ENVELOPE = Envelope(RUN, 1, 1)
-
-
 NAN = np.full(3, np.nan, np.float32)
 
 
@@ -158,8 +151,6 @@ DISCRETE = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=2.0, scale=2.0
 
 @dataclass(frozen=True)
 class Left:
-    """All that one round of one client left behind."""
-
     answers: tuple[bytes, bytes]
     rows: tuple[LedgerRow, ...]
     personal: bytes
@@ -172,15 +163,13 @@ def client_of(how: str, stores: Path, mechanism: ClientMechanism, noise: str = "
     setting = Setting(mechanism=mechanism, pool_noise=noise)
     (client,) = make_clients(Failing(how), data, stores / how, setting).values()
     # All clients have one name for the ledger, so that rows can be compared.
-    client._store.identity = dataclasses.replace(
-        client._store.identity, pseudonym="p", handle_secret=b"s" * 32
-    )
+    identity = client._store.identity
+    client._store.identity = dataclasses.replace(identity, pseudonym="p", handle_secret=b"s" * 32)
     profile = showing(client.profile, shows=False)
     return Client(profile, client._store, client._make_trainer)
 
 
 def play(client: Client) -> Left:
-    """One round with experts, up to the pool entry."""
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
     assignment = messages.encode_assignment(Assignment(ENVELOPE, b"", START, (ZERO,)))
     upload = client.handle(assignment)
@@ -193,7 +182,7 @@ def play(client: Client) -> Left:
 @pytest.mark.parametrize(
     ("mechanism", "noise"),
     [
-        pytest.param(UploadNoise(1.0, 2.0), "same", marks=pytest.mark.slow),
+        slow(UploadNoise(1.0, 2.0), "same"),
         *((UploadNoise(1.0, 2.0), "independent"), (DISCRETE, "same")),
     ],
     ids=["gaussian, same", "gaussian, independent", "discrete"],
@@ -211,7 +200,6 @@ def test_a_failed_round_is_one_that_learnt_nothing(stores, how, mechanism, noise
     (failure,) = failed.failures
     assert (failure.round_number, failure.attempt) == (1, 1)
     assert "label" not in failure.reason and "7" not in failure.reason.split("(")[0]
-    # The personal part and the experts that it goes with stay together.
     assert honest.experts != failed.experts == platform.parties.totality.encode_experts(())
 
 
@@ -283,7 +271,6 @@ def test_errors_of_store_and_noise_and_ctrl_c_are_no_failures(stores, monkeypatc
 
 
 def test_a_failed_client_does_the_work_of_another(stores, monkeypatch):
-    """It trains again, on a broadcast that nobody chose, before it answers."""
     seen: list[Arrays] = []
     original = platform.parties.totality.train
 

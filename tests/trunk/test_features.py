@@ -18,12 +18,7 @@ from platform.config.sections import ModelConfig
 from platform.data import cache as cache_module
 from platform.data import preparing
 from platform.data.cache import cached_rows
-from platform.data.preparing import (
-    BATCH,
-    FEWEST,
-    Squares,
-    frozen_model,
-)
+from platform.data.preparing import BATCH, FEWEST, Squares, frozen_model
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
@@ -47,7 +42,6 @@ def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
         for chosen in (range(40), [3, 3, *range(38)]):
             rows = get(CountingEncoder(), pictures(40), cache_of(tmp_path), chosen)
             assert most == 0 or not rows[:5].flags.writeable
-        # What is asked for by number is the asker's own.
         assert rows[np.arange(5)].flags.writeable
 
 
@@ -171,7 +165,6 @@ def test_at_the_model_s_own_size_it_is_what_the_model_does():
 
 
 def test_runs_share_a_model_whose_name_says_all_and_read_files_again(monkeypatch):
-    """A file's weights may be others by then."""
     loads = []
 
     def load(name, *_):

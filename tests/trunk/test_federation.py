@@ -51,8 +51,6 @@ def test_a_run_that_passes_one_holders_limits_is_not_begun(folder):
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A run that is over: where it lies, what was said to holders, and what one of them sent."""
-
     folder: Path
     holders: Holders
     run_id: str
@@ -109,14 +107,12 @@ def test_a_holder_keeps_its_own_model_and_nobody_else_has_it(ended):
     assert own["east"].tested == 6
     with pytest.raises(UnknownRun, match="'nothing'"):
         own_model(load_holder(folder / "east" / "client.yaml"), "nothing", Surroundings())
-    # Nothing of a personal part is in what the coordinator keeps.
     kept = b"".join(path.read_bytes() for path in folder.glob("sotto.db*"))
     for name in others:
         assert arrays["east"][name].tobytes() not in kept
 
 
 def test_other_terms_under_a_known_name_and_a_second_parting_change_nothing(ended):
-    """A coordinator that lost its database, or lies, cannot offer the same run otherwise."""
     offer = outside_rounds.decode_offer(ended.told[0])
     config = offer.config.replace(b'"rounds":1', b'"rounds":9')
     assert config != offer.config
@@ -152,9 +148,8 @@ def test_a_holder_in_many_runs_forgets_none(folder):
     runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
     facts = outside_rounds.Facts("1", "", "")
     for run_id in runs:
-        answer = host.handle(
-            outside_rounds.encode_offer(outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts))
-        )
+        offer = outside_rounds.Offer(Envelope(run_id, 0, 0), b"{}", facts)
+        answer = host.handle(outside_rounds.encode_offer(offer))
         assert outside_rounds.decode_acceptance(answer).reasons == ()
     call = [outside_rounds.encode_roll_call(Envelope(run_id, 0, 0)) for run_id in runs]
     assert made == []
@@ -201,7 +196,6 @@ def test_a_holder_with_a_new_store_cannot_go_on_with_a_run(folder):
 
 @pytest.mark.slow
 def test_a_process_a_message_is_the_same_client(folder):
-    """Every message finds a holder that was started for it, and is asked twice."""
     one, other = folder / "one", folder / "other"
     steady = hold(federation(one), within(Holders.written(one).handlers()))
     holders = Holders.written(other)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from platform.disk.files import open_lock, write_bytes, write_text, written
+from platform.disk.files import write_bytes, write_text
 from tests.trunk._runs import NONE, Storage
 
 
@@ -20,21 +20,9 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def open_umask():
-    """One under which everybody could read what is made without saying otherwise."""
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-def test_files_and_the_folders_above_are_their_owners(tmp_path, open_umask):
-    tmp_path.chmod(0o755)
-    write_text(tmp_path / "a" / "b" / "summary.json", "{}")
-    with open_lock(tmp_path / "a" / "run.lock"), written(tmp_path / "a" / "new") as file:
-        file.write(b"x")
-    assert mode(tmp_path) == 0o755
-    assert [mode(path) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
-    for name in ("b/summary.json", "run.lock", "new"):
-        assert mode(tmp_path / "a" / name) == 0o600
 
 
 def test_a_file_that_others_could_read_is_so_no_more(tmp_path, open_umask):
@@ -82,7 +70,6 @@ def test_contents_are_synced_before_the_name_and_the_folder_after_it(tmp_path, m
 
 
 def test_two_writers_of_one_file_do_not_meet(tmp_path, monkeypatch):
-    """Each writes under a name of its own, also within one process."""
     path, names = tmp_path / "summary.json", []
     replace = Path.replace
 
@@ -99,8 +86,10 @@ def test_two_writers_of_one_file_do_not_meet(tmp_path, monkeypatch):
 
 
 def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
+    tmp_path.chmod(0o755)
     place = Storage(tmp_path / "runs")
     place.run(NONE, "rounds=1")
+    assert mode(tmp_path) == 0o755
     made = [path for path in (place.folder, *place.folder.rglob("*")) if not path.is_symlink()]
     kinds = {path.suffix for path in made if path.is_file()}
     assert {".db", ".npy", ".digests", ".json", ".csv", ".yaml", ".lock"} <= kinds
@@ -128,7 +117,6 @@ def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def test_reading_commands_write_nothing(sotto, plain_run, tmp_path, monkeypatch):
-    """Neither into a file that is there nor beside it; the copy has a cache of its own."""
     alone = shutil.copytree(plain_run.storage.folder, tmp_path / "runs")
     Image.new("RGB", (32, 32), (200, 30, 40)).save(tmp_path / "image.png")
     monkeypatch.chdir(tmp_path)

@@ -39,7 +39,6 @@ def load(root: Path, share: float = 0.5, key: bytes = KEY) -> Dataset:
 
 
 def refused(root: Path, ask: Callable[[Path], object] = recognise) -> str:
-    """The one sentence, which names the field and what would be valid."""
     with pytest.raises(DataError) as caught:
         ask(root)
     text = str(caught.value)
@@ -54,7 +53,6 @@ def paths(split: Split) -> tuple[str, ...]:
 
 
 def counts(group: Group) -> dict[str, dict[str | None, int]]:
-    """Images of each class's folder by their use, None where no folder says."""
     held = Counter((image.name, image.use) for image in group.listed)
     uses = [use for use in WORDS if use in group.parts] or [None]
     return {name: {use: held[name, use] for use in uses} for name in group.classes}
@@ -75,7 +73,6 @@ def test_class_folders_and_split_folders(tmp_path):
 
 
 def test_odd_names(tmp_path):
-    """Spaces, umlauts and capitals in classes; a newline and an ending in capitals in images."""
     draw(tmp_path, "Große Äpfel", "guinea  pig ", ending=".JPG")
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
     reading = recognise(tmp_path)
@@ -113,7 +110,6 @@ def test_what_lies_where_it_should_not(tmp_path, folders, stray, said):
 
 
 def test_a_folder_of_no_class_and_a_pipe_are_left_out_and_named_and_nothing_else_changes(tmp_path):
-    """Nothing waits for the pipe."""
     whole = load(draw(tmp_path, "cat", count=20))
     draw(tmp_path, "dgo", count=3)
     data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=KEY)
@@ -162,7 +158,6 @@ def test_the_folders_split_holds(tmp_path):
 
 
 def sides(data: Dataset) -> dict[bytes, str]:
-    """Where the content of each image is."""
     found: dict[bytes, str] = {}
     for side, split in (("train", data.train), ("test", data.test)):
         assert isinstance(split.images, ImageFiles)
@@ -185,7 +180,6 @@ def test_a_share_of_the_images_is_for_testing(tmp_path):
 
 
 def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path):
-    """Nor do names and folders matter; only the holder's secret does."""
     root = draw(tmp_path / "root", "cat", "dog", count=30)
     before = sides(load(root))
     assert set(before.values()) == {"train", "test"}
@@ -199,7 +193,6 @@ def test_whatever_comes_or_goes_no_image_changes_sides(tmp_path):
         (root / "cat" / f"{number}.png").unlink()
     shutil.rmtree(root / "dog")
     draw(root, "guinea_pig", count=25)
-    # Copies are on one side, which `sides` asserts of each content.
     for path in list((root / "cat").iterdir()):
         shutil.copy(path, root / "cat" / f"copy of {path.name}")
     data = load(root)

@@ -50,7 +50,6 @@ def holder(*, identity: bool = False, **limits: Any) -> HolderSettings:
 
 
 def reasons(settings: HolderSettings, config: RunConfig) -> tuple[str, ...]:
-    """Why a run is declined; nothing if it is not."""
     try:
         require_within(settings, config)
     except Declined as error:
@@ -73,8 +72,6 @@ POISSON = (
     "cohort.retries=0",
 )
 BARE = ("privacy.mechanism=none",)
-
-
 THRESHOLD = "secure_aggregation.threshold"
 UNMASKED = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
 
@@ -140,7 +137,6 @@ def test_a_relation_that_halves_the_noise_has_to_be_named():
 
 
 def test_a_method_from_outside_has_to_be_named(monkeypatch):
-    """Who installed a package did not mean to lend it data."""
     outside = SimpleNamespace(name="outside", where="of another package")
     monkeypatch.setattr("methods.interface.registry.installed_modules", lambda: iter([outside]))
     config = run().model_copy(update={"method": MethodConfig(name="outside")})
@@ -183,7 +179,6 @@ def test_a_thin_graph_opens_as_many_as_it_says():
 
 
 def test_no_coordinator_raises_a_limit():
-    """Whatever a run's own budget says, the holder's is the least of both."""
     generous = run("privacy.lifetime_budget=1000.0")
     limits = own_limits(holder(epsilon_total=3.0, epsilon_per_run=2.0), generous)
     assert (limits.target_epsilon, limits.lifetime_budget) == (2.0, 3.0)

@@ -39,8 +39,6 @@ LEAST = {"name": "north", "data": {"root": "images"}, "storage": "store"}
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
-    """Writes settings beside nothing else."""
-
     def write(text: str | bytes) -> Path:
         path = tmp_path / "client.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -111,7 +109,6 @@ MISTAKES: dict[str, tuple[Any, ...]] = {
 
 
 def changed(key: str, value: Any) -> dict[str, Any]:
-    """All settings with another value at one key, or without it."""
     tree = copy.deepcopy(WHOLE)
     *sections, last = key.split(".")
     place = tree

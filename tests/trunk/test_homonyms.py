@@ -12,6 +12,7 @@ from platform.data.homonyms import SENSES, homonyms_dataset, outlines_of
 from platform.data.loading import TaskData, load_task_data
 from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
 from platform.errors import ConfigError
+from tests.trunk._runs import slow
 
 MINIMAL = {
     "name": "run",
@@ -39,7 +40,6 @@ def in_one_sense(sense, train=1, domains=("clipart",), seed=4):
 
 
 def meaning() -> np.ndarray:
-    """Outline of each name (columns) in each sense (rows)."""
     return np.stack([outlines_of(np.arange(20), np.full(20, sense)) for sense in range(4)])
 
 
@@ -77,10 +77,7 @@ def images(data: TaskData, part: str = "train") -> np.ndarray:
     "overrides",
     [
         (*IID, "task.new_clients=2", "task.validation_share=0.25"),
-        pytest.param(
-            ("task.partition.kind=pathological", "task.clients=10", "task.shots=4"),
-            marks=pytest.mark.slow,
-        ),
+        slow(("task.partition.kind=pathological", "task.clients=10", "task.shots=4")),
     ],
     ids=["new", "pathological"],
 )
@@ -94,7 +91,6 @@ def test_what_a_client_holds_is_drawn_in_its_sense(overrides):
     for client, before, sense in whose:
         for part, side in (("train", "train"), ("validation", "train"), ("test", "test")):
             rows = getattr(client, part)
-            # Senses decide neither who holds what nor what it is called.
             np.testing.assert_array_equal(rows, getattr(before, part))
             labels = [getattr(d.dataset, side).labels[rows] for d in (data, plain)]
             np.testing.assert_array_equal(*labels)

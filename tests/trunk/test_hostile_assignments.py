@@ -80,7 +80,6 @@ def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client
 
 
 def bytes_of(client: Client) -> dict[str, bytes]:
-    """All files of a client's store."""
     path = client._store._file.path
     return {file.name: file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*"))}
 
@@ -148,7 +147,6 @@ HOSTILE: dict[str, bytes] = {
     "another round": assigned(envelope=dataclasses.replace(ENVELOPE, round_number=3)),
     "another attempt": assigned(envelope=dataclasses.replace(ENVELOPE, attempt=2)),
     "another commit": assigned(envelope=dataclasses.replace(ENVELOPE, committed=(1, 1))),
-    # What may not be asked in mid-round, or at all.
     "a roll call in a round": outside.encode_roll_call(ENVELOPE),
     "a roll call after a commit": outside.encode_roll_call(Envelope(RUN, 0, 0, (1, 1))),
     "a roll call of another run": outside.encode_roll_call(Envelope("other", 0, 0)),
@@ -231,9 +229,6 @@ def test_a_clipping_norm_is_one_that_rounds_lead_to(number, norm, fits):
         require_invitation(expectations_of(Method()), protection, invitation)
 
 
-# --- outside rounds -------------------------------------------------------------------------------
-
-
 def placed(count: int, own: int) -> bytes:
     frame = decode_frame(parting(fetched=Fetched((EXPERT,) * 2, 0)))
     fields = {**frame.fields, "pool": [count, own]}
@@ -296,8 +291,6 @@ def test_who_has_parted_takes_part_in_no_round(stores, asked):
     assert bytes_of(client) == after
 
 
-# --- anything at all ------------------------------------------------------------------------------
-
 SHAPES = st.sampled_from([(), (0,), (2,), (3,), (2, 3), (3, 2), (6,), (1, 2), (2, 3, 1)])
 NAMES = st.sampled_from(["x", "y", "z", "", "own", "0000/x", "\u00e9"])
 DTYPES = st.sampled_from(["float32", "float64", "int64", "uint32", "uint64"])
@@ -306,7 +299,6 @@ NUMBERS = st.sampled_from([0.0, 1.0, 0.5, 1e30, 3e38, 2.0])
 
 @st.composite
 def arrays(draw: Callable[..., Any]) -> dict[str, np.ndarray]:
-    """Named arrays, often those of the method."""
     named = dict(draw(st.sampled_from([good().broadcast, EXPERT, {}])))
     for _ in range(draw(st.integers(0, 2))):
         with np.errstate(all="ignore"):
@@ -323,7 +315,6 @@ KINDS = (
 
 
 def spoil(draw: Callable[..., Any], message: bytes) -> bytes:
-    """The message with another header or other bytes."""
     frame, kind = decode_frame(message), draw(st.integers(0, 3))
     if kind == 0:
         name = draw(st.sampled_from([*frame.fields, "more"]))
@@ -400,15 +391,11 @@ def test_any_message_is_answered_or_refused_with_the_one_error(data):
                 assert bytes_of(client) == before
 
 
-# --- a charge, and the answer that it pays for ----------------------------------------------------
-
 JOINED = {"ledger": 0, "replies": 1, "personal": 0}
 WHOLE = {"ledger": 1, "replies": 2, "personal": 1}
 
 
 class Failing:
-    """Lets the nth statement from now on fail; counts them."""
-
     def __init__(self, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
         self.left, self.seen = nth, 0
         for name in ("run", "count", "run_many"):
@@ -424,7 +411,6 @@ class Failing:
 
 
 def durable(folder: Path) -> dict[str, int]:
-    """Rows of each kind, as another process finds them."""
     with closing(sqlite3.connect(folder / "client-0.db")) as connection:
         return {
             table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608

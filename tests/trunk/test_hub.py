@@ -43,7 +43,6 @@ def echo(name: str):
 
 @contextmanager
 def federation(folder, handlers):
-    """A hub, a relay, and a socket for each client."""
     with Hub(path=folder / "hub", clients=NAMES) as hub, served(handlers, folder) as sockets:
         with relayed(folder / "hub", sockets):
             yield hub, sockets
@@ -51,7 +50,6 @@ def federation(folder, handlers):
 
 @contextmanager
 def asking(hub: Hub, client: str) -> Iterator[dict[str, bytes | Dropout]]:
-    """Ask a client in another thread; what came back is there after the context."""
     found: dict[str, bytes | Dropout] = {}
     ask = partial(hub.exchange, "train", {client: b"m"}, 30.0)
     worker = threading.Thread(target=lambda: found.update(ask()))
@@ -132,7 +130,6 @@ def test_what_fails_in_a_client_is_no_answer_and_does_not_end_it(folder):
     with federation(folder, {"north": failing}) as (hub, _):
         failed = hub.exchange("train", {"north": b"fail"}, 20.0)["north"]
         refused = hub.exchange("train", {"north": b"refuse"}, 20.0)["north"]
-        # A client that knows more stops the coordinator.
         with pytest.raises(CoordinatorBehind, match="north"):
             hub.exchange("advertise", {"north": b"ahead"}, 20.0)
         assert hub.exchange("train", {"north": b"go"}, 20.0) == {"north": b"go"}
@@ -257,7 +254,6 @@ def test_a_client_answers_nothing_but_what_it_was_asked(folder):
 
 
 def test_a_client_that_is_stuck_holds_up_nobody_however_often_it_is_asked(folder):
-    """More requests for it may be under way than there are clients."""
     held, hub_path = threading.Event(), folder / "hub"
 
     def carry(parcel: Parcel) -> bytes:

@@ -41,7 +41,7 @@ from platform.wire.transport import Dropout, Transport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
 from tests.trunk._ahead import Overheard, first_plan, first_round, hold, opened_with, second_plan
-from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over
+from tests.trunk._runs import Finished, crashed, gaussian_epsilon, losing, opened, over, slow
 from tests.trunk._seams import CLIENTS, overrides, seam_storage
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
@@ -50,9 +50,7 @@ HONEST = dataclasses.replace(ACTIVE, active=False, threshold=3, smallest_sum=3)
 CLASSICAL = {True: ["share", "train", "confirm", "unmask"], False: ["share", "train", "unmask"]}
 
 
-@pytest.fixture(
-    params=[True, pytest.param(False, marks=pytest.mark.slow)], ids=["active", "semi_honest"]
-)
+@pytest.fixture(params=[True, slow(False)], ids=["active", "semi_honest"])
 def five(request: pytest.FixtureRequest, tmp_path: Path) -> Cohort:
     return cohort(tmp_path, ACTIVE if request.param else HONEST)
 
@@ -62,16 +60,12 @@ def name_of(found: Cohort, number: int = 1) -> str:
 
 
 def keys_kept(client: Client) -> Advertised | None:
-    """The keys that lie in a client's store for the round after its newest attempt."""
     record = client._store.sessions.newest(RUN)
     return None if record is None else decode_session(record).ahead
 
 
 def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(five):
-    """The private halves, looked for in the file of the store past our own code.
-
-    A coordinator that lost the keys after it sent them gets no others: no key is in two rosters.
-    """
+    """A coordinator that lost the keys after it sent them gets no others."""
     outcome, _ = first_round(five)
     kept = {name: keys_kept(client) for name, client in five.clients.items()}
     paths = {name: Path(client._store._file.path) for name, client in five.clients.items()}
@@ -85,9 +79,6 @@ def test_keys_are_in_the_store_before_they_leave_and_gone_when_they_are_used(fiv
         assert keys.channel_private not in lies and keys.mask_private not in lies
     with pytest.raises(RoundAborted, match="advertise"):
         hold(five, plan, five.transport(deaf=True), MemoryJournal())
-
-
-# --- all or none ----------------------------------------------------------------------------------
 
 
 def test_who_is_lost_before_the_last_message_leaves_nobody_asked_for_keys(five):
@@ -129,10 +120,7 @@ def nobodys(keys):
     return {**keys, "client-99999": keys[min(keys)]}
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [flipped, *(pytest.param(s, marks=pytest.mark.slow) for s in (swapped, nobodys))],
-)
+@pytest.mark.parametrize("spoil", [flipped, slow(swapped), slow(nobodys)])
 def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
     outcome, _ = first_round(five)
     second = Overheard(five.transport())
@@ -142,7 +130,6 @@ def test_spoilt_keys_cost_a_wait_and_nothing_else(five, spoil):
 
 
 def test_a_further_attempt_has_fresh_keys(tmp_path):
-    """The first attempt at the second round is given up after its shares; keys are used once."""
     found = cohort(tmp_path, HONEST, mechanism=UploadNoise(1.0, 0.01))
     outcome, _ = first_round(found)
     names = list(found.clients)
@@ -160,11 +147,7 @@ def test_a_further_attempt_has_fresh_keys(tmp_path):
         assert announced and announced != told
 
 
-# --- a coordinator that lies ----------------------------------------------------------------------
-
-
 def opening(found: Cohort, outcome: RoundOutcome, name: str) -> Invitation:
-    """The invitation with everybody's keys, as an honest coordinator sends it."""
     sent: dict[str, bytes] = {}
 
     class Silent:
@@ -292,7 +275,6 @@ def test_who_refuses_an_opening_is_lost_for_that_round_only(five):
 
 
 def test_keys_that_were_made_under_an_older_enrolment_are_not_used(tmp_path):
-    """A client was revoked between two rounds, and this one has the new file already."""
     found = cohort(tmp_path, ACTIVE)
     outcome, _ = first_round(found)
     name = name_of(found)
@@ -323,8 +305,6 @@ def test_a_client_without_budget_refuses_the_opening_and_not_the_keys(tmp_path):
     assert len(client._store.rows(RUN)) == 1
 
 
-# --- whole runs -----------------------------------------------------------------------------------
-
 THREE = "rounds=3"
 SEEDED = (THREE, "privacy.noise_source=seeded")
 
@@ -354,7 +334,6 @@ def counted(simulation: Simulation) -> tuple[Simulation, Counted]:
 
 
 def run(folder, chosen, lost=frozenset()):
-    """A whole run, in whose first two rounds some are lost with the last message."""
     storage = seam_storage(folder)
     with opened(storage.create(*chosen)) as simulation:
         lossy = losing(simulation, lambda n, *_: lost if n < 3 else frozenset(), "unmask")
@@ -366,10 +345,7 @@ def run(folder, chosen, lost=frozenset()):
 @pytest.mark.slow
 @pytest.mark.parametrize("adversary", ["semi_honest", "active"])
 def test_keys_ahead_save_waits_and_change_no_number(tmp_path, adversary):
-    """A client lost with its keys is in the sum all the same: fresh keys, and the same results.
-
-    The last round asks for no keys. A quick test of waits is in `test_ledger_of_a_run.py`.
-    """
+    """A quick test of waits is in `test_ledger_of_a_run.py`."""
     chosen = (*overrides("upload_noise", adversary, tmp_path), *SEEDED)
     ahead, usual = run(tmp_path / "ahead", chosen)
     fresh, held = run(tmp_path / "fresh", chosen, frozenset({"client-00000"}))
@@ -389,7 +365,6 @@ def test_keys_ahead_save_waits_and_change_no_number(tmp_path, adversary):
 
 @pytest.mark.slow
 def test_a_death_with_the_last_message_out_asks_for_the_very_same_keys(tmp_path, monkeypatch):
-    """The sum of the first round was open and is not committed; the graph's seed is on the disk."""
     storage = seam_storage(tmp_path / "torn")
     dying, first = counted(storage.create(*overrides("none", "active", tmp_path), THREE))
     run_id = crashed(monkeypatch, dying, Federation, "_commit", 1)

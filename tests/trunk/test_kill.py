@@ -25,6 +25,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     interrupted_run,
     opened,
+    slow,
     warnings_of,
 )
 
@@ -57,14 +58,11 @@ POINTS: dict[str, tuple[str, int, bool]] = {
 }
 SEEDED = "privacy.noise_source=seeded"
 FIXTURES = {NONE: "plain_run", SEEDED: "noised_run"}
-
-
 End = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
 def end(storage: Storage, tmp_path: Path) -> End:
-    """Runs the small configuration in a process that dies: its exit code and what it printed."""
     config = tmp_path / "small.yaml"
     config.write_text(SMALL)
 
@@ -86,7 +84,6 @@ def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     [*((NONE, point) for point in POINTS), (SEEDED, "training"), (SEEDED, "committed")],
 )
 def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request, override, point):
-    """At most the round in progress was lost; the same results and charges, and one audit log."""
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), override)
     assert code == -signal.SIGKILL, output
     reference: Finished = request.getfixturevalue(FIXTURES[override])
@@ -96,6 +93,9 @@ def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request
     committed |= {"training-early": 1, "training": 2}
     rounds = storage.rows("SELECT round_number FROM rounds")
     assert [n for (n,) in rounds] == list(range(1, committed.get(point, 3) + 1))
+    # Also where its files are written already.
+    told = sotto("report", "latest", "--storage", storage.url, "--json")
+    assert told.document["finished"] is False
     resumed = storage.resume(storage.only_run())
     assert comparable(resumed.summary) == comparable(reference.summary)
     assert reserved(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
@@ -113,11 +113,8 @@ def test_killed_run_ends_as_if_nothing_had_happened(storage, end, sotto, request
 LEFT = ("training-early", "reserved", "opened", "stage-written", "stage-durable", "sum-opened")
 
 
-@pytest.mark.parametrize(
-    "point", ["added-up", *(pytest.param(p, marks=pytest.mark.slow) for p in (*LEFT, "committed"))]
-)
+@pytest.mark.parametrize("point", ["added-up", *map(slow, (*LEFT, "committed"))])
 def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
-    """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
     code, output = end(Plan(*POINTS[point], signal.SIGKILL), OS)
     assert code == -signal.SIGKILL, output
     resumed = storage.resume(storage.only_run())
@@ -129,8 +126,7 @@ def test_killed_run_with_fresh_noise_pays_once(storage, end, point):
     assert not any("ended" in text or "charged" in text for text in warnings_of(resumed.summary))
 
 
-TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
-DEALING = ("platform.experiment.planning:load_task_data", 1, False)
+TRAINING = POINTS["training"]
 
 
 @pytest.mark.slow
@@ -148,7 +144,8 @@ def test_it_names_the_run_and_how_to_go_on(storage, end, sotto, plain_run, numbe
 
 
 def test_before_there_is_a_run_it_names_none(storage, end):
-    code, output = end(Plan(*DEALING, signal.SIGTERM))
+    dealing = ("platform.experiment.planning:load_task_data", 1, False)
+    code, output = end(Plan(*dealing, signal.SIGTERM))
     assert (code, output) == (143, "interrupted\n")
     assert not storage.file.exists()
 

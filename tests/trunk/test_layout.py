@@ -17,6 +17,7 @@ from platform.protection.uploads import LEVELS
 from platform.wire.layout import LARGEST_WEIGHT, UploadLayout, build_layout
 from platform.wire.messages import decode_disclosure
 from privacy import PrivacyError, ProtocolViolation, Quantiser, UploadNoise
+from tests.trunk._ahead import Overheard
 from tests.trunk._runs import NO_POOL, NONE, opened
 from tests.trunk.test_round import (
     PLAIN,
@@ -179,7 +180,6 @@ def test_refused_in_one_sentence(storage, given, words):
 
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Coordinator and clients of a run whose largest weight is 4."""
     original = driving.make_protection
 
     def make(method: Any, setting: Any) -> Any:
@@ -221,33 +221,18 @@ def test_a_client_refuses_a_ring_for_other_weights(stores, limited):
     assert client.handle(invitation(seat(ring_bits=25)))
 
 
-# --- masks add nothing where pool entries are the uploads: they are the sum's summands ------------
-
 NOISED = dataclasses.replace(SECURE, mechanism=UploadNoise(1.0, 2.0), pool_noise="same")
 SAME = "pool.noise same: the coordinator reads every survivor's upload by name"
 
 
-@dataclasses.dataclass
-class Reading:
-    """A transport that keeps what the coordinator is sent anyway."""
-
-    inner: object
-    entries: list[np.ndarray] = dataclasses.field(default_factory=list)
-
-    def exchange(self, stage, outgoing, deadline):
-        answers = self.inner.exchange(stage, outgoing, deadline)
-        if stage == "unmask":
-            self.entries += [decode_disclosure(a).entry[LEVELS] for a in answers.values()]
-        return answers
-
-
 def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores):
     clients = driving.make_clients(Counting(), data(), stores, NOISED)
-    reading, unused = Reading(driving.transport_to(clients, NOISED)), stores / "unused"
+    ear, unused = Overheard(driving.transport_to(clients, NOISED)), stores / "unused"
     unused.mkdir()
-    outcome = driving.play(Counting(), data(), unused, NOISED, transport=reading)
+    outcome = driving.play(Counting(), data(), unused, NOISED, transport=ear)
     protection = driving.make_protection(Counting(), NOISED)
-    levels = [entry.astype(np.uint64) for entry in reading.entries]
+    told = [decode_disclosure(ear.seen["unmask", name][1]) for name in clients]
+    levels = [each.entry[LEVELS].astype(np.uint64) for each in told]
     assert len({tuple(level) for level in levels}) == len(outcome.survivors) == 5
     total = np.sum(levels, axis=0, dtype=np.uint64)
     totals = protection.layout.open_sum(total, len(levels), protection.sums.grid())

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from platform.cli.client_app import main as client_main
 from platform.disk.files import only_process_of
 from platform.errors import ProtocolError, RunStopped, UnknownRun
 from platform.experiment.planning import Surroundings
@@ -40,7 +39,7 @@ from tests.trunk._leaving import (
     pseudonym_of,
     runs_of,
 )
-from tests.trunk._runs import Command, Crash, command_line, warnings_of
+from tests.trunk._runs import Crash, warnings_of
 
 
 @pytest.mark.slow
@@ -65,7 +64,6 @@ def test_clients_leave_between_rounds_and_the_run_ends_where_too_few_are_left(fo
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
 def test_a_client_leaves_at_any_stage_of_a_masked_round(folder, stage, after):
-    """It is lost in that round at most; no sum is opened twice and nobody is charged twice."""
     holders = Holders.written(folder)
     handlers = holders.handlers()
     # The second round's keys were made ahead, so the stage that asks for keys is the first round's.
@@ -120,18 +118,15 @@ def test_nobody_is_expelled_by_a_forgery(how):
 
 
 def enrolled(folder: Path) -> tuple[Holders, Any]:
-    """A federation against an active coordinator, each holder with a key of its own."""
     shared = {"identity": "own.key", "enrolment": "../enrolment.json"}
     holders = Holders.written(folder, of=dict.fromkeys(NAMES, shared))
     known = Enrolment()
     for name in NAMES:
         known = known.enrol(name, create_key(folder / name / "own.key").public)
     write_enrolment(folder / "enrolment.json", known)
-    more = (
-        "secure_aggregation.adversary=active",
-        f"secure_aggregation.enrolment={folder}/enrolment.json",
-    )
-    return holders, federation(folder, *MASKED, "rounds=2", *more)
+    active = "secure_aggregation.adversary=active"
+    file = f"secure_aggregation.enrolment={folder}/enrolment.json"
+    return holders, federation(folder, *MASKED, "rounds=2", active, file)
 
 
 @pytest.mark.slow
@@ -248,11 +243,6 @@ def test_whoever_has_left_is_not_asked_again_and_answers_nothing_else(folder):
     assert [r["dropped"] for r in summary["rounds"]] == [0, 1, 1]
 
 
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return command_line(monkeypatch, capsys, client_main)
-
-
 @pytest.fixture(scope="module")
 def torn_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose coordinator died in the second of three rounds; for copying only."""
@@ -291,7 +281,6 @@ def test_a_client_whose_machine_is_lost_is_removed(folder, broken_off, sotto):
     standing = {client["name"]: client["standing"] for client in told}
     assert standing.pop("west").startswith("removed on 20")
     assert set(standing.values()) == {"in round 1"}
-    # Its machine is still here, and answers nothing as it is not asked.
     transport = Doing(holders.handlers(), ("advertise", 99), lambda: None, after=False)
     summary = go_on(run_id, storage[1], doing(transport))
     assert transport.asked
@@ -334,8 +323,6 @@ def test_a_statement_that_was_carried_by_hand(folder, broken_off, client, sotto)
     assert audit(folder, run_id, "client.removed") == []
     assert [entry["client"] for entry in audit(folder, run_id, "client.left")] == [2]
 
-
-# --- clients that come between rounds -------------------------------------------------------------
 
 THREE = (*MASKED, "federation.start_with=3")
 
@@ -397,7 +384,6 @@ def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on
 
 
 def test_with_too_few_at_the_start_nothing_is_asked(folder):
-    """Those that decline count as little as those that are silent, and are named with why."""
     strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"east": {"limits": strict}})
     transport = Away(holders.handlers(), "west", 99)
@@ -405,6 +391,5 @@ def test_with_too_few_at_the_start_nothing_is_asked(folder):
         hold(federation(folder, *THREE), doing(transport))
     assert all(ledger(folder, name) == [] for name in NAMES)
     assert audit(folder, runs_of(folder)[0], "client.joined") == []
-    # By default nothing begins without all.
     with pytest.raises(RunStopped, match="west cannot be"):
         hold(federation(folder, *NOISED), doing(transport))

@@ -52,7 +52,6 @@ def holding_entries(folder: Path, *overrides: str) -> tuple[Holders, Any]:
 
 
 def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
-    """How many experts clients were handed in each round."""
     found: dict[int, set[int]] = {}
     for message in told:
         if peek(message)[0] == "assignment":
@@ -63,10 +62,8 @@ def handed(told: Sequence[bytes]) -> dict[int, set[int]]:
 
 @pytest.mark.slow
 def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
-    """Of sampled cohorts a generation that the client was not in stays as it is."""
-    holders, config = holding_entries(
-        folder, "cohort.size=2", "rounds=4", "seed=7", "pool.generations=4"
-    )
+    sampled = ("cohort.size=2", "rounds=4", "seed=7", "pool.generations=4")
+    holders, config = holding_entries(folder, *sampled)
     seen: dict[str, Any] = {}
 
     def away() -> None:
@@ -101,7 +98,6 @@ def test_whole_generations_go_and_no_handle_of_them_is_on_the_disk(folder):
 
 @pytest.mark.parametrize("last", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_entries_of_somebody_who_has_left_are_served_to_nobody_and_no_handle_stays(folder, last):
-    """Also not in the round in which the coordinator hears of it; the others go on."""
     holders, config = holding_entries(folder, f"rounds={last}")
     told: list[bytes] = []
     named: list[bytes] = []
@@ -175,7 +171,6 @@ STYLES = "method={name: ccst, network: cnn, image_size: 16, channels: [2, 3], sp
 
 @pytest.mark.slow
 def test_a_pool_made_before_the_rounds_goes_with_whoever_leaves_and_they_go_on(folder):
-    """All are handed the others' styles, until one of the owners has left for good."""
     holders, told = Holders.written(folder), []
     handlers = noted(holders.handlers(), told.append)
     transport = Doing(handlers, ("advertise", 4), lambda: leave(folder, "east"), after=False)

@@ -23,15 +23,15 @@ from tests.trunk._runs import (
     Storage,
     crashed,
     gaussian_epsilon,
+    slow,
     warnings_of,
 )
 
 
 def paying_for(rounds: int) -> tuple[str, ...]:
-    """A run of so many rounds, under a lifetime budget that pays for no more."""
     return (
-        *(*NO_POOL, *FIXED, "cohort.dropout_rate=0", "evaluation.local_twins=false"),
-        *(f"rounds={rounds}", f"privacy.lifetime_budget={gaussian_epsilon(4.0, rounds) + 1e-3}"),
+        *(*NO_POOL, *FIXED, "cohort.dropout_rate=0", f"rounds={rounds}"),
+        f"privacy.lifetime_budget={gaussian_epsilon(4.0, rounds) + 1e-3}",
     )
 
 
@@ -63,10 +63,7 @@ def spent(make_storage) -> Finished:
 
 @pytest.mark.parametrize(
     "dealt",
-    [
-        ("task.shots=2", "seed=4", IID, "name=another"),
-        *(pytest.param(dealt, marks=pytest.mark.slow) for dealt in DEALT_OTHERWISE),
-    ],
+    [("task.shots=2", "seed=4", IID, "name=another"), *map(slow, DEALT_OTHERWISE)],
     ids=" ".join,
 )
 def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
@@ -78,7 +75,6 @@ def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent, dealt):
 
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
-    """Three clients' folders with five photos of each of two classes."""
     root = tmp_path / "photos"
     for client in ("north", "south", "west"):
         for label, one in enumerate(("apple", "pear")):
@@ -106,14 +102,12 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(storage, photos, monk
         # How a path is spelt is in `test_a_source_is_a_name_or_a_folder`.
         own("link", "task.domains=[north, west]", *pair),
         own(photos, dataset="folders"),
-        # A part of the folder, and the folder that it is part of.
         own(photos / "north", *pair, "task.shots=1", dataset="images"),
     ):
         assert rounds_of(storage.run(*other)) == 0, other
     assert charged_runs(storage) == [first.run_id]
     link.unlink()
     others = photos.rename(photos.with_name("others"))
-    # Another folder is other clients.
     assert rounds_of(storage.run(*own(others))) == 1
 
 
@@ -122,12 +116,8 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
     """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
     life = (*ONE_ROUND, "privacy.lifetime_budget=1000.0", "cohort.size=3")
     first = storage.run(*life, "rounds=3")
-    most = max(
-        count
-        for (count,) in storage.rows(
-            "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym", first.run_id
-        )
-    )
+    query = "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym"
+    most = max(count for (count,) in storage.rows(query, first.run_id))
     second = storage.run(*life, "seed=4")
     clients = sotto("budget", second.run_id, "--storage", storage.url, "--json").document["clients"]
     assert len(clients) == 3 and 3 * 3 / 5 < most
@@ -140,9 +130,8 @@ def test_each_client_is_charged_what_another_run_charged_its_worst_client(storag
 @pytest.mark.slow
 def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto, monkeypatch):
     """Its stores lie under a digest of the task and the seeds."""
-    run_id = crashed(
-        monkeypatch, storage.create(*paying_for(2)), Federation, "_commit", 1, after=True
-    )
+    simulation = storage.create(*paying_for(2))
+    run_id = crashed(monkeypatch, simulation, Federation, "_commit", 1, after=True)
     (folder,) = (storage.folder / "clients").iterdir()
     folder.rename(folder.with_name("0123456789abcdef"))
     assert rounds_of(storage.resume(run_id)) == 2
@@ -153,7 +142,6 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto,
 
 
 def test_a_holder_is_the_same_in_every_run(tmp_path):
-    """A federation's client is its own store, and no key of a run tells it from itself."""
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
         *("secure_aggregation={enabled: false}", *ONE_ROUND[-2:]),

@@ -37,7 +37,6 @@ HEADS = [TreeHead(size, bytes([size]) * 32) for size in range(1, 7)]
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Where a database would lie."""
     return tmp_path / "runs.db"
 
 
@@ -152,16 +151,12 @@ def test_who_takes_a_log_over_cannot_hide_it(database):
             kept_heads(database, key)
 
 
-# --- a run's own ----------------------------------------------------------------------------------
-
-
 def verified(sotto: Command, run: Finished, *arguments: str) -> tuple[int, Any]:
     answer = sotto("audit", "verify", *arguments, "--storage", run.storage.url, "--json")
     return answer.code, answer.document
 
 
 def test_a_log_whose_key_was_replaced(sotto, own_copy):
-    """Named until somebody gives the new key, of which they have heard in another way."""
     file = own_copy.storage.file
     trusted = known_key(file)
     key_file(file).unlink()
@@ -191,7 +186,6 @@ def test_the_key_is_changed_by_a_command(sotto, own_copy):
 
 
 def test_without_the_key_signatures_are_not_checked_and_that_is_said(sotto, own_copy):
-    """As an auditor has it who was given a copy of the database and its heads."""
     key_file(own_copy.storage.file).unlink()
     shown = sotto("audit", "verify", "--storage", own_copy.storage.url)
     assert shown.code == 0
@@ -204,7 +198,6 @@ def test_without_the_key_signatures_are_not_checked_and_that_is_said(sotto, own_
 
 
 def test_a_head_is_kept_where_a_reader_is_in_the_way(own_copy):
-    """Somebody reads on while a round is written: the log has grown, and so have its heads."""
     before = len(kept_heads(own_copy.storage.file, None).heads)
     with open_database(own_copy.storage.url, busy_timeout=0.05) as opened:
         with opened.unit_of_work(read_only=True) as reader:
@@ -216,22 +209,14 @@ def test_a_head_is_kept_where_a_reader_is_in_the_way(own_copy):
         assert opened.verify_log(heads).size == heads[-1].size
 
 
-# --- heads, proofs and exports, checked by a program that shares no code with ours ----------------
-
-
 ROOT = Path(__file__).resolve().parents[2]
 VERIFIER = ROOT / "docs" / "records" / "verify_log.py"
 
 
 def stranger(*arguments: object) -> tuple[int, str]:
     """What the independent program says, run where nothing of ours can be imported."""
-    answer = subprocess.run(
-        [sys.executable, "-I", VERIFIER, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
+    command = [sys.executable, "-I", VERIFIER, *map(str, arguments)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     return answer.returncode, answer.stdout + answer.stderr
 
 
@@ -305,7 +290,6 @@ def test_a_strangers_program_checks_an_export(sotto, own_copy, tmp_path):
 
 @pytest.mark.slow
 def test_a_fork_is_seen_by_whoever_kept_a_head(sotto, own_copy, tmp_path):
-    """Two continuations of one log: each holds in itself, and neither beside the other's head."""
     before = own_copy.storage.file.read_bytes()
     heads = []
     for name in ("a", "b"):
@@ -340,7 +324,6 @@ def test_a_row_that_was_changed_is_neither_proven_nor_exported(sotto, own_copy, 
 
 
 def test_events_are_followed(own_copy):
-    """What comes is shown, charges too; what is changed behind the reader's back is named."""
     url = own_copy.storage.url
 
     def more() -> None:

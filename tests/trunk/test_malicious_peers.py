@@ -64,7 +64,6 @@ PUSHES = {
 
 
 def right_guesses(played: Rounds, spoils: Mapping[str, Spoil], guess: Callable[[Seen], int]) -> int:
-    """How often the sign of the target's update is guessed, of `PLAYS` times."""
     rng = np.random.default_rng(11)
     noise, found = SeededNoise(rng), 0
     for _ in range(PLAYS):
@@ -101,10 +100,7 @@ def test_neither_an_abort_nor_a_wrap_tells_a_sign(stores, push, guess):
     ],
 )
 def test_a_round_shows_the_noised_ring_element_alone(stores, masked, push):
-    """Other uploads under other noise, of the same sum in the ring: no bit that follows differs.
-
-    So neither an abort nor a wrap tells a sign; the slow tests play those attacks.
-    """
+    """Other uploads under other noise, of the same sum in the ring: no bit that follows differs."""
     played = rounds(stores, masked=masked, multiplier=MULTIPLIER)
     rng = np.random.default_rng(5)
     whole = E * (SCALE - 1.0)
@@ -118,13 +114,11 @@ def test_a_round_shows_the_noised_ring_element_alone(stores, masked, push):
 
 
 def direction_of(rng: np.random.Generator) -> NDArray[np.float64]:
-    """An update in whole steps, just within C."""
     drawn = rng.standard_normal(LENGTH)
     return np.trunc(drawn / np.linalg.norm(drawn) * (SCALE - 1.0))
 
 
 def steps(noise: NDArray[np.float64]) -> Chosen:
-    """Noise of so many steps."""
     return Chosen(noise / (MULTIPLIER * SCALE))
 
 
@@ -170,7 +164,6 @@ BAD_UPLOADS: dict[str, Spoil] = {
 
 @pytest.mark.parametrize("kind", BAD_UPLOADS)
 def test_what_is_no_upload_is_refused_by_itself(stores, kind):
-    """The malformed reply is lost like that of a client that is gone, and the round goes on."""
     played = rounds(stores, masked=False, multiplier=MULTIPLIER)
     outcome = played.outcome(E, {LAST: BAD_UPLOADS[kind]}, SeededNoise(np.random.default_rng(3)))
     assert outcome.survivors == ("client-0", "client-1", "client-2")
@@ -212,5 +205,4 @@ def test_a_lost_round_tells_no_number_of_the_data(storage, seed):
     said = "the sum is longer than clipped updates and their noise can be"
     assert json.loads(detail)["reason"] == json.loads(document)["lost"] == said
     assert f"in phase unmask: {said};" in str(caught.value)
-    # Charged, as its uploads left.
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("reserved",)]

@@ -102,7 +102,6 @@ def decode(kind: str, data: bytes):
 
 
 def changed(data: bytes, **fields) -> bytes:
-    """The same message with other fields; None removes one."""
     frame = decode_frame(data)
     kept = {k: v for k, v in {**frame.fields, **fields}.items() if v is not ...}
     return encode_frame(dataclasses.replace(frame, fields=kept))
@@ -182,14 +181,6 @@ def test_a_field_of_another_type_or_number_is_refused(kind, field):
     for value in FIELDS[kind, field]:
         with pytest.raises(ProtocolError):
             decode(kind, changed(encode(kind, EXAMPLES[kind]), **{field: value}))
-
-
-def test_experts_keep_their_order():
-    """Twelve of them, so that an order by text (10 before 2) would show."""
-    back = decode("assignment", encode("assignment", EXAMPLES["assignment"]))
-    assert [expert["context"][0, 0] for expert in back.experts] == list(range(12))
-    many = Answer(ENVELOPE, tuple(i.to_bytes(2, "big") * 16 for i in range(1200)), b"")
-    assert decode("answer", encode("answer", many)).handles == many.handles
 
 
 def test_an_upload_whose_vector_is_none_is_refused():

@@ -63,7 +63,6 @@ HOSTILE = (
 
 
 def parsed(text: str) -> list[Token]:
-    """The tokens of GitHub's dialect, those within lines too."""
     tokens = MarkdownIt("gfm-like", {"linkify": False}).parse(text)
     return [part for token in tokens for part in (token, *(token.children or ()))]
 

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from platform.data.shapes import CLASSES
 from storage import Database
-from tests.trunk._runs import NONE, Finished, opened, warnings_of
+from tests.trunk._runs import NONE, Finished, opened, slow, warnings_of
 
 
 def test_export_of_the_shared_prompt(sotto, own_copy, tmp_path):
@@ -48,9 +48,8 @@ def test_export_with_a_clients_personal_part(sotto, own_copy, tmp_path):
     assert str(out / "prompts.safetensors") in answer.out.replace("\n", "")
     arrays = load_file(out / "prompts.safetensors")
     with opened(own_copy.storage.reopen(own_copy.run_id)) as simulation:
-        state = simulation.population.clients["client-00001"].state(
-            simulation.run.terms.final_attempt
-        )
+        owner = simulation.population.clients["client-00001"]
+        state = owner.state(simulation.run.terms.final_attempt)
     expected: dict[str, Any] = {f"personal.{n}": a for n, a in state.personal.items()}
     for position, expert in enumerate(state.experts):
         expected |= {f"expert.{position}.{name}": a for name, a in expert.items()}
@@ -62,7 +61,6 @@ def test_export_with_a_clients_personal_part(sotto, own_copy, tmp_path):
 
 @pytest.fixture
 def images(noised_run: Finished, tmp_path: Path) -> tuple[list[Path], list[int]]:
-    """Test images of client 1 as files, and their labels."""
     from platform.data.loading import load_task_data
 
     data = load_task_data(noised_run.storage.config())
@@ -92,7 +90,7 @@ def test_prediction_of_a_client_is_what_its_accuracy_says(sotto, noised_run, ima
     ("command", "code"),
     [
         *(("export latest --client 1", 0), ("predict latest {picture} --client 5", 2)),
-        pytest.param("run --resume latest", 2, marks=pytest.mark.slow),
+        slow("run --resume latest", 2),
     ],
 )
 def test_every_command_closes_the_database(sotto, own_copy, tmp_path, monkeypatch, command, code):
