@@ -42,11 +42,7 @@ DP_SGD = (
 
 @dataclass(frozen=True)
 class Auditor:
-    """Audits the small run under any mechanism; what takes long to load is loaded once.
-
-    Attributes:
-        base: A run of the same task and method.
-    """
+    """Audits the small run under any mechanism; a base run loads once what takes long to load."""
 
     base: RunPlan
 
@@ -58,7 +54,6 @@ class Auditor:
         return dataclasses.replace(self.base, terms=terms)
 
     def __call__(self, *overrides: str, canaries: int = 300) -> Verdicts:
-        """What the audit says of each channel."""
         audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
         return {audit.channel: audit for audit in audits}
 
@@ -73,7 +68,6 @@ def cases(every: Mapping[str, tuple[str, ...]], *quick: str) -> pytest.MarkDecor
 
 
 def reasons(audit: ChannelAudit) -> str:
-    """All reasons as one text."""
     return " ".join(audit.reasons)
 
 

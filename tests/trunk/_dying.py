@@ -36,7 +36,6 @@ class Plan:
 
 
 def arm(plan: Plan) -> None:
-    """Lets the nth call of the target raise the signal, before it works or after."""
     module, _, path = plan.target.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, name = path.split(".")

@@ -29,7 +29,6 @@ NOISED = (
 
 
 def leave(folder: Path, name: str, run_id: str | None = None) -> str:
-    """Leave as the holder's command does; the run."""
     settings = load_holder(folder / name / "client.yaml")
     (found,) = leave_runs(settings, None if run_id is None else [run_id])
     return found.run_id

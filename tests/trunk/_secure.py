@@ -64,12 +64,10 @@ class Numbered:
 
 
 def identity(number: int) -> Identity:
-    """A key pair of the tests' own."""
     return Identity(bytes([number]) * 32)
 
 
 def enrolled(names: Sequence[ClientId]) -> Enrolment:
-    """Everybody's key under everybody's name."""
     known = Enrolment()
     for number, name in enumerate(names, start=1):
         known = known.enrol(name, identity(number).public)
@@ -149,15 +147,7 @@ def cohort(
     length: int = 2,
     credentials: Mapping[ClientId, Credentials | None] | None = None,
 ) -> Cohort:
-    """Clients under these terms, with credentials where they are active.
-
-    Args:
-        folder: Of the clients' stores.
-        terms: The run's terms, known to all.
-        mechanism: What is done to an upload.
-        length: Coordinates of an upload.
-        credentials: Those of some clients, in place of what they would have.
-    """
+    """Clients with uploads of so many coordinates; some may have other credentials than enrolled."""
     method, names = Numbered(length), client_names(terms.clients)
     known = enrolled(names) if terms.active else Enrolment()
     weighs = not mechanism.facts.claims
@@ -190,15 +180,7 @@ def cohort(
 
 @dataclass
 class Lying:
-    """A coordinator that sends something else than its own runner says.
-
-    Attributes:
-        inner: Carries the messages.
-        stage: The stage in which it lies.
-        lie: What a client is sent instead.
-        answers: What clients answered, by stage and client.
-        deaf: Whether refusals count as silence, as they do on a network.
-    """
+    """A coordinator that lies in one stage; it takes errors in `deaf` for silence, as networks do."""
 
     inner: Transport
     stage: Stage

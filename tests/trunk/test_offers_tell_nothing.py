@@ -84,7 +84,6 @@ class Hosts:
 
 
 def answering(own: HolderSettings, lines: list[str] | None = None) -> Handler:
-    """What answers for a holder, as if its process had just been started."""
     return host_of(own, Surroundings(), [].append if lines is None else lines.append).handle
 
 

@@ -128,7 +128,6 @@ def five(tmp_path: Path) -> Cohort:
 
 
 def overheard(found: Cohort) -> dict[tuple[Stage, str], tuple[bytes, bytes]]:
-    """What was sent and answered in a round."""
     ear = Overheard(found.transport())
     found.run(ear)
     return ear.seen
@@ -185,7 +184,6 @@ def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Co
 
 
 def store_rows(client: Client) -> dict[str, list[Any]]:
-    """All that lies in a client's store."""
     with closing(sqlite3.connect(client._store._file.path)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608

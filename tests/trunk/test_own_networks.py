@@ -16,7 +16,6 @@ TINY = "task.model={name: sotto-tiny}"
 
 @pytest.fixture(scope="module")
 def on_texts(make_storage: MakeStorage) -> Finished:
-    """Reading only."""
     return make_storage("texts").run(*TEXTS)
 
 

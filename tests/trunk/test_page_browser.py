@@ -61,7 +61,6 @@ def tab(browser: playwright.Browser) -> Iterator[playwright.Page]:
 
 
 def hold_between_rounds(process: subprocess.Popen[bytes], database: Path) -> int:
-    """Stop a run after its first rounds and before its last; return how many it had."""
     while process.poll() is None:
         if database.exists() and (rounds := rounds_in(database)):
             process.send_signal(signal.SIGSTOP)

@@ -78,7 +78,6 @@ def test_no_image_goes_to_two_clients(kind, clients, classes, shots, seed):
 
 
 def counted(clients, all_labels, classes, part="train"):
-    """Images of each class by client, (clients, classes) as lists."""
     rows = [getattr(client, part) for client in clients]
     return [np.bincount(all_labels[own], minlength=classes).tolist() for own in rows]
 
@@ -207,7 +206,6 @@ def load(*overrides: str) -> TaskData:
 
 
 def by_class(data: TaskData, part: str = "train") -> np.ndarray:
-    """Images of each class by client, (clients, classes)."""
     labels = (data.dataset.test if part == "test" else data.dataset.train).labels
     return np.stack([np.bincount(labels[getattr(c, part)], minlength=20) for c in data.clients])
 

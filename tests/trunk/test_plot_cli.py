@@ -25,7 +25,6 @@ from tests.trunk._tampering import execute
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, in which commands work."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"

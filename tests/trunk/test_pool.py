@@ -49,7 +49,6 @@ def handle_of(owner: int, generation: int = 1) -> bytes:
 
 
 def serve_experts(entries, handles, rules, rng):
-    """What one client is served."""
     (experts,) = ResidentPool(entries, rules).serve([handles], rng)
     return experts
 

@@ -40,8 +40,6 @@ class Keeping:
 
 @dataclass
 class Plain:
-    """Keeps what it is given, as methods do by default."""
-
     needs: frozenset[str] = frozenset({"features", "domains"})
 
     def prepare(self, arrays: Arrays) -> Arrays:

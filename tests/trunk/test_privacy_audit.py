@@ -229,7 +229,6 @@ def test_same_noise_in_each_training_is_refuted(plan, monkeypatch):
 
 
 def raw_gate(self, view, data, trainer, rng) -> LocalResult:
-    """pFedMoAP whose prompt is trained privately and whose gate is not."""
     start, personal = view.broadcast[CONTEXT], view.personal
     context = self.train_prompt(start, data, trainer, rng)
     if not data.num_examples:

@@ -36,7 +36,6 @@ def dead(make_storage: MakeStorage) -> Storage:
 
 @pytest.fixture
 def storage(dead: Storage, tmp_path: Path) -> Storage:
-    """A copy of it that a test may change."""
     return Storage(Path(shutil.copytree(dead.folder, tmp_path / "runs", symlinks=True)))
 
 

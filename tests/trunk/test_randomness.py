@@ -76,7 +76,6 @@ def everything() -> dict[str, list[Any]]:
 
 
 def say_everything() -> int:
-    """Prints it as JSON; all seeds are alike, and so is all else that a fork inherits."""
     random.seed(7)
     np.random.seed(7)
     torch.manual_seed(7)

@@ -161,7 +161,6 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
-    """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
     with opened(storage.create(OS, PLAIN)) as simulation:
         summary = execute(listened(simulation, uploads), SilentObserver())
@@ -208,7 +207,6 @@ def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
 
 
 def attempts(store: ClientStore) -> int:
-    """In how many a client has released something."""
     return len({(row.round_number, row.attempt) for row in store.rows()})
 
 

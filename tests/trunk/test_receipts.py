@@ -91,7 +91,6 @@ PLAIN = "secure_aggregation.enabled=false"
 
 
 def exact(rounds: int) -> float:
-    """Epsilon of so many rounds by the exact Gaussian formula."""
     return gaussian_epsilon(ROW.standard_deviation, rounds)
 
 
@@ -256,7 +255,6 @@ def test_receipts_that_share_no_head_are_not_said_to_agree(client, tmp_path):
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """One byte changed, one cut away, or two parts swapped."""
     at = dice.randrange(len(data))
     kind = dice.randrange(3)
     if kind == 0:
@@ -298,7 +296,6 @@ def held(storage: Storage, *overrides: str) -> Finished:
 
 @pytest.fixture(scope="module")
 def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A finished run of five clients with receipts."""
     folder = tmp_path_factory.mktemp("receipted")
     return held(Storage(folder), OS, PLAIN)
 
@@ -412,8 +409,6 @@ Dice = random.Random
 
 
 class Heads:
-    """A log with all its heads kept beside it."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sotto.db"
         self.database = open_database(f"sqlite:///{self.path}")
@@ -543,7 +538,6 @@ def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
 
 
 def a_rollback(log: Log, dice: Dice) -> tuple[bytes, str]:
-    """The log ends before what was seen."""
     size = dice.randrange(1, len(log.leaves))
     return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves"
 

@@ -75,7 +75,6 @@ class Lost:
         return own_store(self.settings)
 
     def epsilon(self) -> float:
-        """What the client has spent by its own books."""
         epsilon = own_account(self.store, self.settings.limits).total.epsilon
         assert epsilon is not None
         return epsilon
@@ -107,7 +106,6 @@ class Lost:
         return self.holders.handler(LOST)(encode_invitation(invitation))
 
     def begin(self, *overrides: str) -> None:
-        """The first round, and nothing of the second."""
         config = federation(self.folder, *NOISED, *overrides)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, AuditTrail, "round_opened", 2)
@@ -119,7 +117,6 @@ class Lost:
         return go_on(self.run_id, place.url, within(self.holders.handlers()))
 
     def hold_rounds(self, number: int) -> None:
-        """So many rounds, and nothing of the next."""
         with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
             crash_at(patch, AuditTrail, "round_opened", number + 1)
             self.go_on()
@@ -153,7 +150,6 @@ def fed(made: Lost, tmp_path: Path) -> Lost:
 
 @pytest.fixture
 def lost(fed: Lost) -> Lost:
-    """The same, its client's store lost and restored."""
     fed.restore()
     return fed
 

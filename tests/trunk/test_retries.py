@@ -74,7 +74,6 @@ def run_failing(storage, stage, attempts, *overrides):
 
 
 def rows(storage: Storage) -> list[tuple[Any, ...]]:
-    """Ledger rows by round, attempt and status."""
     return storage.rows(
         "SELECT round_number, attempt, status, count(*) FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2"
     )

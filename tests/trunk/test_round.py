@@ -102,8 +102,6 @@ def spoiled(stores, setting: Setting, stage: str, method=None, **spoil: Spoil) -
 
 
 def with_fields(**fields) -> Spoil:
-    """The answer with other header fields."""
-
     def change(client: str, answer: bytes) -> bytes:
         frame = decode_frame(answer)
         return encode_frame(dataclasses.replace(frame, fields={**frame.fields, **fields}))

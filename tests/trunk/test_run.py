@@ -158,7 +158,6 @@ MODULES = (
 
 
 def failures(simulation: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """Round and attempt of what failed, as each client's own store has it."""
     return {
         name: [(f.round_number, f.attempt) for f in client._store.failures(simulation.run_id)]
         for name, client in simulation.population.clients.items()

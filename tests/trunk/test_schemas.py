@@ -24,7 +24,6 @@ PROGRAMS = {"coordinator": app, "client": client_app}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command that takes `--json`, by its words."""
     for name, each in getattr(command, "commands", {}).items():
         yield from commands(each, (*path, name))
     if any("--json" in parameter.opts for parameter in command.params):

@@ -48,7 +48,6 @@ FIRST = (GATHERING, TWINS, "rounds=2")
 
 @pytest.fixture(scope="module")
 def first(make_storage: MakeStorage) -> Finished:
-    """A run with upload noise and a pool; read only, as second phases must."""
     return make_storage("first").gathering().run(*FIRST)
 
 
@@ -80,7 +79,6 @@ def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, .
 
 
 def of_run(place: Storage, run_id: str) -> dict[str, list[tuple[Any, ...]]]:
-    """All that the coordinator's database knows of a run, but for its clients."""
     tables = ("runs", "states", "rounds", "ledger", "pool", "audit")
     query = "SELECT * FROM {} WHERE run_id = ? ORDER BY 1, 2, 3"
     return {table: place.rows(query.format(table), run_id) for table in tables}

@@ -67,7 +67,6 @@ def round_of(number: int, validation: float | None, released: float | None = Non
 
 
 def choice(config: RunConfig, documents: list[Any]) -> tuple[int, float] | None:
-    """The round that is chosen, and by what."""
     chosen = best_on_validation(config, documents)
     return None if chosen is None else (chosen["round"], chosen["validation"])
 

@@ -56,8 +56,6 @@ def statuses(storage: Storage) -> list[tuple[str, str]]:
 
 
 class Told(SweepObserver):
-    """Keeps what it was told."""
-
     def __init__(self) -> None:
         self.started: list[tuple[int, int]] = []
         self.finished: list[Outcome] = []

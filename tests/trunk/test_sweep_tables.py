@@ -118,7 +118,6 @@ def tables_of(grid: Grid, outcomes: list[Outcome]) -> list[Table]:
 
 
 def body(text: str) -> list[str]:
-    """The lines of a Markdown table."""
     return [line for line in text.splitlines() if line.startswith("|")]
 
 

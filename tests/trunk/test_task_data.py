@@ -144,7 +144,6 @@ def counts(data: TaskData) -> list[list[int]]:
 
 
 def whole(data: TaskData) -> list[list[int]]:
-    """Training and validation rows together."""
     return [sorted([*client.train, *client.validation]) for client in data.clients]
 
 

@@ -20,8 +20,6 @@ CLEAR = (NONE, "secure_aggregation.enabled=false")
 
 
 class Told(SilentObserver):
-    """Keeps what it is warned of."""
-
     def __init__(self) -> None:
         self.sentences: list[str] = []
 
@@ -30,7 +28,6 @@ class Told(SilentObserver):
 
 
 def told(storage: Storage, *overrides: str) -> list[str]:
-    """What a run of the small configuration would be warned of."""
     watching = Told()
     plan_run(storage.config(*overrides), watching, storage.surroundings)
     return watching.sentences
