@@ -54,8 +54,11 @@ class Auditor:
         return dataclasses.replace(self.base, terms=terms)
 
     def __call__(self, *overrides: str, canaries: int = 300) -> Verdicts:
-        audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
-        return {audit.channel: audit for audit in audits}
+        return {audit.channel: audit for audit in audited(self.plan(*overrides), canaries)}
+
+
+def audited(plan: RunPlan, canaries: int = 300) -> tuple[ChannelAudit, ...]:
+    return tuple(audit_run(AuditPlan(plan, canaries), lambda *_, **__: None))
 
 
 def cases(every: Mapping[str, tuple[str, ...]], *quick: str) -> pytest.MarkDecorator:

@@ -31,7 +31,7 @@ from platform.cli.app import main
 from platform.cli.ending import asks_for_json
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
-from platform.experiment.planning import Surroundings, create_run, reopen_run
+from platform.experiment.planning import RunPlan, Surroundings, create_run, plan_run, reopen_run
 from platform.experiment.simulation import Simulation
 from platform.parties.identities import STORES
 from platform.rounds.observing import Observer, SilentObserver
@@ -107,16 +107,22 @@ class Storage:
         config, watching = self.config(*overrides), observer or SilentObserver()
         return create_run(config, watching, self.surroundings)
 
+    def plan(self, *overrides: str) -> RunPlan:
+        return plan_run(self.config(*overrides), SilentObserver(), self.surroundings)
+
     def run(self, *overrides: str) -> Finished:
-        with opened(self.create(*overrides)) as simulation:
-            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
+        return self.finish(self.create(*overrides))
 
     def reopen(self, run_id: str) -> Simulation:
         return reopen_run(run_id, self.url, SilentObserver(), self.surroundings)
 
     def resume(self, run_id: str) -> Finished:
-        with opened(self.reopen(run_id)) as simulation:
-            return Finished(self, run_id, execute(simulation, SilentObserver()))
+        return self.finish(self.reopen(run_id))
+
+    def finish(self, simulation: Simulation) -> Finished:
+        """Executes a simulation and closes its database, however it ends."""
+        with opened(simulation):
+            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
 
     def only_run(self) -> str:
         ((run_id,),) = self.rows("SELECT run_id FROM runs")

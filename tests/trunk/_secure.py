@@ -147,7 +147,7 @@ def cohort(
     length: int = 2,
     credentials: Mapping[ClientId, Credentials | None] | None = None,
 ) -> Cohort:
-    """Clients with uploads of so many coordinates; some may have other credentials than enrolled."""
+    """Clients with uploads of so many coordinates, some with other credentials than enrolled."""
     method, names = Numbered(length), client_names(terms.clients)
     known = enrolled(names) if terms.active else Enrolment()
     weighs = not mechanism.facts.claims
@@ -180,7 +180,7 @@ def cohort(
 
 @dataclass
 class Lying:
-    """A coordinator that lies in one stage; it takes errors in `deaf` for silence, as networks do."""
+    """A coordinator that lies in one stage; errors in `deaf` are silence, as on networks."""
 
     inner: Transport
     stage: Stage

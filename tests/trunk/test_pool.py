@@ -25,7 +25,7 @@ from platform.wire.layout import handle
 from platform.wire.transport import Transport
 from storage import DatabaseDamaged, PoolEntry
 from tests._linking import SIGNIFICANCE, Watcher, chance
-from tests.trunk._runs import FIXED, OS, Finished, opened, over
+from tests.trunk._runs import FIXED, OS, opened, over
 
 SPEC = {"context": TensorSpec((2,))}
 NO_MASKS = "secure_aggregation.enabled=false"
@@ -264,10 +264,9 @@ def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, m
     """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
     watcher = Watcher(storage.file, [])
     length = (f"rounds={ROUNDS}", "pool.generations=2")
-    simulation = storage.create(OS, *FIXED, *length, NO_MASKS)
-    with opened(simulation) as held, monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         watcher.on(patch)
-        run = Finished(storage, held.run_id, execute(held, SilentObserver()))
+        run = storage.run(OS, *FIXED, *length, NO_MASKS)
     identities, survivors = run.identities(), run.survivors()
     assert [files.generation for files in watcher.seen] == list(range(1, ROUNDS + 1))
     assert all(files.log and len(files.rows) == 4 for files in watcher.seen)

@@ -17,8 +17,7 @@ from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
-from platform.experiment.planning import Surroundings, plan_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing
 from platform.parties import totality
 from platform.parties.client import Client
 from platform.parties.profile import as_sent, expectations_of, require_broadcast
@@ -26,7 +25,7 @@ from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from privacy import GroupCounts
-from tests.trunk._audits import NOISE
+from tests.trunk._audits import NOISE, audited
 from tests.trunk._runs import (
     NO_POOL,
     RECORDS,
@@ -253,8 +252,8 @@ def test_a_client_refuses_another_number_of_experts(storage: Storage):
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
 def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storage, mechanism):
-    run = plan_run(storage.config(*GROUPED, *NOISE, mechanism), SilentObserver(), Surroundings())
-    found = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
+    run = storage.plan(*GROUPED, *NOISE, mechanism)
+    found = audited(run)
     assert [one.channel for one in found] == ["sum", "sum, two groups"]
     assert all(one.passed and one.result.is_tight for one in found)
     assert audit_failing(AuditPlan(run, 300)).passed
@@ -265,8 +264,7 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     monkeypatch.setattr(GroupCounts, "bound", lambda self, norm: 3.0 * norm)
     monkeypatch.setattr(GroupCounts, "charged_norm", lambda self, norm, count, relation: norm)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")
-    run = plan_run(storage.config(*GROUPED, *noise, CENTRAL), SilentObserver(), Surroundings())
-    found = audit_run(AuditPlan(run, 200), lambda *_, **__: None)
+    found = audited(storage.plan(*GROUPED, *noise, CENTRAL), 200)
     assert found[0].passed and not found[1].passed
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from platform.cli.client_app import main
 from platform.disk.log_files import (
     add_note,
     heads_file,
@@ -79,7 +78,6 @@ from tests.trunk._runs import (
     OS,
     Finished,
     Storage,
-    command_line,
     gaussian_epsilon,
     opened,
     over,
@@ -289,9 +287,7 @@ def with_receipts(simulation: Simulation) -> Simulation:
 
 
 def held(storage: Storage, *overrides: str) -> Finished:
-    with opened(storage.create(*overrides)) as simulation:
-        summary = execute(with_receipts(simulation), SilentObserver())
-        return Finished(storage, simulation.run_id, summary)
+    return storage.finish(with_receipts(storage.create(*overrides)))
 
 
 @pytest.fixture(scope="module")
@@ -353,12 +349,6 @@ def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> 
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
         assert found.stated is not None and math.isinf(found.stated["server"])
-
-
-@pytest.fixture
-def client(monkeypatch, capsys):
-    """The data holder's command line."""
-    return command_line(monkeypatch, capsys, main)
 
 
 def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(receipted, tmp_path):

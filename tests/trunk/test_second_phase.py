@@ -67,8 +67,7 @@ def configure(place: Storage, first: Finished, *overrides: str) -> RunConfig:
 
 def follow(place: Storage, first: Finished, *overrides: str) -> Finished:
     config = configure(place, first, *overrides)
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        return Finished(place, simulation.run_id, execute(simulation, SilentObserver()))
+    return place.finish(create_run(config, SilentObserver(), place.surroundings))
 
 
 def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, ...]]:
@@ -211,9 +210,8 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     assert found.startswith("method.base: 'fedrep'") and "valid to change" in found
     found = refusal(run, configure(run.storage, run, "method.base_options.feature_width=9"))
     assert found.startswith("method.base_options.feature_width: 9")
-    config = configure(run.storage, run, "method.top_k=1", "method.gamma=0.5")
-    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
-        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+    changed = follow(run.storage, run, "method.top_k=1", "method.gamma=0.5")
+    assert changed.summary["phase_two_of"] == run.run_id
 
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:

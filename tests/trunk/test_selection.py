@@ -14,14 +14,12 @@ from platform.config import RunConfig
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.caveats import best_on_validation
 from platform.experiment.evaluation import examine, over_clients
-from platform.experiment.planning import Surroundings, plan_run
 from platform.parties.client import KINDS, Client
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.observing import SilentObserver
 from platform.wire.codec import peek
 from platform.wire.layout import Totals, build_layout
 from privacy import (
@@ -255,8 +253,7 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
 
 @pytest.fixture(scope="module")
 def audit(make_storage: MakeStorage) -> Auditor:
-    config = make_storage("audit-selection").config(*NO_POOL, *CARVED)
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+    return Auditor(make_storage("audit-selection").plan(*NO_POOL, *CARVED))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ from platform.agreement import faults_of, require_agreement
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
-from platform.experiment.finishing import execute
 from platform.experiment.planning import Surroundings, create_run, plan_run, reopen_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.client_state import OwnSpending
 from platform.protection.charging import Limits, as_releases, as_row
@@ -47,7 +46,8 @@ from privacy import (
     release_of_upload,
 )
 from storage import InvalidRecordError, LedgerRow
-from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
+from tests.trunk._audits import audited
+from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, warnings_of
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 from tests.trunk.conftest import MakeStorage
 
@@ -70,10 +70,8 @@ def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
 def ran(make_storage: MakeStorage) -> tuple[Storage, Finished]:
     """A whole run under the toy mechanism, calibrated to a budget."""
     storage = dataclasses.replace(make_storage("toy"), surroundings=surroundings(TOY_NOISE))
-    asked = config(storage, *TOY)
-    with opened(create_run(asked, SilentObserver(), storage.surroundings)) as simulation:
-        summary = execute(simulation, SilentObserver())
-    return storage, Finished(storage, simulation.run_id, summary)
+    begun = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
+    return storage, storage.finish(begun)
 
 
 def test_its_ledger_says_its_own_name(ran):
@@ -137,13 +135,10 @@ def test_a_lifetime_counts_what_it_spent(ran):
 
 def test_the_audit_judges_it(storage):
     asked = config(storage, *GIVEN, *OWN_ENTRIES)
-    plan = AuditPlan(plan_run(asked, SilentObserver(), surroundings(TOY_NOISE)), canaries=120)
-    verdicts = audit_run(plan, lambda *told: None)
-    assert {(one.channel, one.mechanism, one.passed) for one in verdicts} == {
-        ("sum", "toy_noise", True),
-        ("pool", "toy_noise", True),
-    }
-    assert audit_failing(plan).passed
+    plan = plan_run(asked, SilentObserver(), surroundings(TOY_NOISE))
+    found = {(one.channel, one.mechanism, one.passed) for one in audited(plan, 120)}
+    assert found == {("sum", "toy_noise", True), ("pool", "toy_noise", True)}
+    assert audit_failing(AuditPlan(plan, canaries=120)).passed
 
 
 # --- what does not know it ------------------------------------------------------------------------
@@ -321,7 +316,7 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Stora
     liar = mechanism(declared="gaussian", stated=GAUSSIAN)
     asked = config(storage, *ASKED, mechanism=liar)
     plan = plan_run(asked, SilentObserver(), surroundings(liar))
-    (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
+    (verdict,) = audited(plan, 120)
     assert not verdict.passed
     assert any("not normal" in reason for reason in verdict.reasons)
 

@@ -35,7 +35,7 @@ def told(storage: Storage, *overrides: str) -> list[str]:
 
 def why_not(storage: Storage, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+        storage.plan(*overrides)
     text = str(caught.value)
     assert "\n" not in text and "valid" in text
     return text
