@@ -75,13 +75,7 @@ class Opened:
 
 @dataclass
 class Seams:
-    """Where a life of the coordinator ends, and what all of its lives have opened.
-
-    Attributes:
-        sums: In the order in which they were opened.
-        left: Places that may still be passed in this life, None for all.
-        most: Sums after which the next place is the last one, None without end.
-    """
+    """What a coordinator's lives opened. This one passes `left` places or opens `most` sums."""
 
     sums: list[Opened] = field(default_factory=list)
     left: int | None = None

@@ -128,9 +128,7 @@ def without_options(folder: Path) -> None:
         (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
-    sotto: Command, config: Path, storage: Storage, folder: Path, spoil, said: str
-) -> None:
+def test_what_cannot_be_used_is_one_sentence(sotto, config, storage, folder, spoil, said):
     spoil(folder)
     answer = sotto(*ask(config, storage, "--methods", str(folder)))
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)

@@ -142,17 +142,6 @@ def test_what_claims_nothing_is_not_audited(audit):
         audit(NONE)
 
 
-@pytest.mark.slow
-def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
-    changes = ("task.test_per_class=6", "task.shots=1", f"storage.url=sqlite:///{tmp_path}/s.db")
-    small = [part for change in changes for part in ("--set", change)]
-    outcome = sotto("audit-privacy", "expert-pool", *small, "--canaries", "100", "--json")
-    assert outcome.code == 0, outcome.err
-    channels = ("sum", "pool", "offers", "folders", "failures", "peers")
-    assert [d["channel"] for d in outcome.document] == [*channels]
-    assert all(d["passed"] for d in outcome.document)
-
-
 def test_every_channel_is_drawn_and_a_refuted_one_is_named(audit, tmp_path):
     path, (one, other) = tmp_path / "audit.svg", audit(*NOISE, canaries=100).values()
     refuted = dataclasses.replace(other, problems=("it is",))

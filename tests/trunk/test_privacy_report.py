@@ -272,7 +272,10 @@ def test_an_audit_of_another_claim_is_refused(sotto, honest_run, tmp_path, chang
 def test_what_the_command_prints_is_what_is_read(sotto, honest_run, tmp_path):
     config = honest_run.folder / "config.yaml"
     made = sotto("audit-privacy", str(config), "--canaries", "100", "--json")
-    assert made.code == 0
+    assert made.code == 0, made.err
+    channels = ["sum", "pool", "offers", "folders", "failures", "peers"]
+    assert [one["channel"] for one in made.document] == channels
+    assert all(one["passed"] for one in made.document)
     answer = reported(sotto, honest_run, tmp_path, made.out)
     assert (answer.code, answer.err) == (0, "")
 
@@ -371,9 +374,7 @@ def careful_run(make_storage: Callable[[str], Storage]) -> Finished:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTED)
-def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
-    storage: Storage, careful_run: Finished, name: str
-) -> None:
+def test_a_hazard_is_among_the_warnings_and_in_a_careful_run_is_not(storage, careful_run, name):
     overrides, hazards = INJECTED[name]
     report, careful = report_of(storage.run(ONE_ROUND, *overrides)), report_of(careful_run)
     for warning, hazard in hazards.items():
@@ -384,9 +385,9 @@ def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
             assert answers(careful)[hazard][0] != "hazard"
 
 
-def test_some_hazards_are_in_every_simulation_and_an_unsigned_head_is_warned_of(
-    honest_run: Finished, own_copy: Finished
-) -> None:
+def test_some_hazards_are_in_every_simulation_and_unsigned_heads_are_warned_of(
+    honest_run, own_copy
+):
     report = report_of(honest_run)
     for words in ("holds exact accuracies", "entries are linkable"):
         assert any(words in text for text in report.warnings)

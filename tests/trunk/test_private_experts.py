@@ -7,7 +7,6 @@ import logging
 import math
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -94,32 +93,29 @@ def test_the_noise_is_calibrated_for_counts_too(storage: Storage):
 
 def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch):
     force(monkeypatch, FORCED)
-    with opened(storage.create(*GROUPED, BARE, "rounds=1")) as simulation:
-        before = simulation.run.terms.initial_state()["context"]
-        summary = execute(simulation, SilentObserver())
-    ((blob,),) = storage.rows("SELECT blob FROM states")
-    moved = decode_arrays(blob)["context"] - before
+    simulation = storage.create(*GROUPED, BARE, "rounds=1")
+    done = storage.finish(simulation)
+    moved = done.state()["context"] - simulation.run.terms.initial_state()["context"]
     for group, step in STEP.items():
         np.testing.assert_allclose(moved[group], step, atol=2e-5)
     # Without noise no count is shown.
     shown = {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
-    assert summary["rounds"][0]["groups"] == shown
+    assert done.summary["rounds"][0]["groups"] == shown
 
 
 def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(storage, monkeypatch):
     force(monkeypatch, dict.fromkeys(range(5), 0), number=3)
     split = "pool={kind: groups, experts: 3, empty: split}"
-    with opened(storage.create(*GROUPED, BARE, split, "rounds=1")) as simulation:
-        before = simulation.run.terms.initial_state()["context"]
-        summary = execute(simulation, SilentObserver())
-    ((blob,),) = storage.rows("SELECT blob FROM states")
-    state = decode_arrays(blob)["context"]
+    simulation = storage.create(*GROUPED, BARE, split, "rounds=1")
+    before = simulation.run.terms.initial_state()["context"]
+    done = storage.finish(simulation)
+    state = done.state()["context"]
     # Five clients are more than twice 5 / 3, and the half that is left is not.
     assert np.linalg.norm(state[1] - state[0]) == pytest.approx(0.03 * math.sqrt(WIDTH), rel=1e-3)
     assert state[2].tobytes() == before[2].tobytes()
-    entry = summary["rounds"][0]["groups"]
+    entry = done.summary["rounds"][0]["groups"]
     assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
-    assert any("in 1 of 1 rounds" in words for words in warnings_of(summary))
+    assert any("in 1 of 1 rounds" in words for words in warnings_of(done.summary))
 
 
 def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
@@ -141,7 +137,7 @@ def settled(storage: Storage) -> str:
 
 
 def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apart(
-    tmp_path: Path, monkeypatch, caplog
+    tmp_path, monkeypatch, caplog
 ):
     """Two worlds in which two clients have changed places leave the same behind."""
     caplog.set_level(logging.DEBUG)

@@ -113,8 +113,8 @@ def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finishe
 
 @pytest.mark.slow
 def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
-    sotto: Command, storage: Storage, killed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sotto, storage, killed, monkeypatch
+):
     at = ("--storage", storage.url)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_at(patch, pruning, "_erase_own_parts", 1)

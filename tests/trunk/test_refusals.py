@@ -18,7 +18,6 @@ from tests.trunk._runs import (
     FIXED,
     NO_POOL,
     RECORDS,
-    Finished,
     Storage,
     of_clients,
     opened,
@@ -109,13 +108,6 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(storage, mo
     folder = storage.folder / simulation.run_id
     assert len(of_clients(folder, "SELECT client FROM identity")) == 5
     assert of_clients(folder, "SELECT client FROM ledger") == {}
-
-
-def test_a_changed_configuration_is_not_resumed(own_copy: Finished) -> None:
-    edited = "UPDATE runs SET config_json = json_set(config_json, '$.rounds', 9)"
-    tampering.execute(own_copy.storage.file, edited)
-    with pytest.raises(RunStopped, match="configuration is not"):
-        own_copy.storage.reopen(own_copy.run_id)
 
 
 @pytest.mark.parametrize(

@@ -139,16 +139,6 @@ def test_a_round_by_hand(stores, setting):
     assert outcome.bytes_up > 0 and outcome.bytes_down > 0
 
 
-def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
-    """Its vector was summed before it left; its entry is missing, so no entry is kept."""
-    setting = dataclasses.replace(SECURE, lost=("client-4",), lost_at="unmask")
-    outcome = play(Counting(), data(), stores, setting)
-    assert outcome.survivors == NAMES
-    np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
-    assert outcome.entries == ()
-    assert "entry is missing" in str(outcome.entries_void)
-
-
 # --- too few ------------------------------------------------------------------------------------
 
 
