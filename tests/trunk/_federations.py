@@ -27,9 +27,9 @@ from platform.experiment.planning import Surroundings, stored_config
 from platform.holder.settings import load_holder
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver
-from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport, Transport
 from tests.trunk._hubs import relayed, served
+from tests.trunk._runs import Finished, Storage
 
 NAMES = ("east", "north", "south", "west")
 SHAPES = ("circle", "square", "star")
@@ -164,9 +164,7 @@ def hold(config: RunConfig, reaching: Reaching) -> dict[str, Any]:
 
 
 def last_state(folder: Path, run_id: str) -> dict[str, Any]:
-    with open_storage(f"sqlite:///{folder}/sotto.db") as database:
-        with database.unit_of_work(read_only=True) as uow:
-            return decode_arrays(uow.states.latest(run_id).blob)
+    return Finished(Storage(folder), run_id, {}).state()
 
 
 def go_on(run_id: str, url: str, reaching: Reaching) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from methods import Examples, LocalResult, TensorSpec, Weighting
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import IdleTrainer, a_plan
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
@@ -33,30 +34,16 @@ NOTHING: ClientMechanism = NoProtection(256.0)
 
 
 @dataclass(frozen=True)
-class Numbered:
+class Numbered(MethodDefaults):
     """A method whose update is its client's number, once a coordinate, and keeps nothing."""
 
     length: int = 2
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
-    plain_sgd: bool = False
-    centralised: bool = False
 
     def shared_spec(self):
         return {"x": TensorSpec((self.length,), weighting=Weighting.SUM)}
 
-    def pool_policy(self):
-        return None
-
     def init_server(self, rng):
         return {"x": np.zeros(1)}
-
-    def broadcast(self, state, client=None):
-        return state
-
-    def init_client(self, shared_rng, client_rng):
-        return {}
 
     def client_update(self, view, data, trainer, rng):
         number = float(data.arrays["number"][0])

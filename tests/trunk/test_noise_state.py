@@ -137,7 +137,6 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
     attempts = run.storage.rows("SELECT DISTINCT round_number, attempt FROM ledger")
     assert sorted(attempts) == [(1, 1), (2, 1), (2, 2)]
     assert len(calls) > CLIENTS * ROUNDS
-    # None is gone on from twice, in whatever attempt.
     assert max(chains(calls)) == 1
     assert chains(calls).count(0) == CLIENTS
     last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
@@ -235,5 +234,4 @@ def test_a_client_that_answers_no_measurement_sees_one_noised_sum(storage: Stora
     assert 0 < before < len(watched.models)
     assert len(set(watched.models)) == 1
     assert storage.rows("SELECT count(*) FROM attempts") == [(1,)]
-    # What was kept of the attempt is gone with it.
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]

@@ -81,7 +81,6 @@ def test_verify_holds_and_names_what_was_tampered_with(own_copy):
     edit(own_copy.storage.file, lambda connection: connection.execute(forged))
     shown = words(page.post("/verify", headers=OWN).text)
     assert "FAILED: " in shown and "HOLDS" not in shown and "entry 4" in shown
-    # No number of the run is stated any more.
     answer = page.get(run_page(own_copy))
     assert answer.status_code == 500 and "epsilon for server" not in words(answer.text)
 
@@ -286,7 +285,6 @@ def test_only_the_pages_own_form_starts_a_verification(noised_run):
         (200, {"origin": own}),
     ):
         assert page.post("/verify", headers=headers).status_code == status
-    # Nothing else can be sent at all.
     assert page.delete("/audit", headers=OWN).status_code == 405
 
 
@@ -353,6 +351,5 @@ def test_behind_a_proxy_of_another_name_a_token_is_needed(tmp_path):
     place = server.Place(host="127.0.0.1", port=0, names=["sotto.example.org"], token_file=token)
     assert server.require_safe(place) is not None
     assert place.known_names == {"localhost", "127.0.0.1", "::1", "sotto.example.org"}
-    # This machine alone needs nothing.
     for host in ("localhost", "::1", "127.8.9.10"):
         assert server.require_safe(server.Place(host=host, port=0)) is None

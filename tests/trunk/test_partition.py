@@ -46,7 +46,6 @@ def test_pathological_counts_by_hand():
     for client in clients:
         assert (len(client.train), len(client.test)) == (6, 12)
         assert set(np.bincount(train[client.train], minlength=20)) == {0, 3}
-        # Training and test follow the same classes.
         assert set(train[client.train]) == set(test[client.test])
     assert sorted(np.concatenate([c.test for c in clients])) == list(range(120))
 

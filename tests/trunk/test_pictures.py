@@ -154,5 +154,4 @@ def test_lines_are_broken_where_they_must_be_and_nothing_is_lost():
     assert max(charts.width_of(line) for line in found.split("\n")) <= 2.0
     assert re.sub(r"\s", "", found) == re.sub(r"\s", "", text)
     assert charts.wrapped("a\nb", 2.0) == "a\nb"
-    # What the font lacks is escaped.
     assert charts.drawable("Ω客\x1b\U00020000") == "Ω\\u5ba2\\x1b\\U00020000"

@@ -85,9 +85,7 @@ def test_ones_own_entries_are_never_served_and_the_newest_is_asked_from():
     others = [(-3, 0), (0, 2), (1, 0), (1, 1)]
     assert values(serve_experts(entries, mine, rules(9), rng())) == others
     assert values(serve_experts(entries, mine, rules(1), rng())) == [(-3, 0)]
-    # A handle without a live entry is passed over.
     assert values(serve_experts(LINE, mine, rules(1), rng())) == [(1, 0)]
-    # The own one is served where the method wants it.
     everything = rules(5, select="all", exclude_self=False)
     assert len(serve_experts(LINE, [handle_of(0)], everything, rng())) == 5
 

@@ -107,7 +107,6 @@ def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run:
     said = list(sentences(section(report, "odds")))
     for whom in ("the server", "peers", "an observer"):
         (line,) = [one for one in said if one.startswith(f"Against {whom}:")]
-        # The first sentences that an officer reads.
         assert "nothing is proven" in line and "all 100 may be right" in line
     assert "no finite epsilon" in "\n".join(sentences(section(report, "unit")))
     assert all(figure.value == 100.0 for _, figure in report.odds if figure is not None)
@@ -248,7 +247,6 @@ def test_a_refuted_claim_is_the_first_warning(sotto, honest_run, tmp_path):
     found = an_audit(honest_run)
     found[1] |= {"passed": False, "reasons": ["it is"]}
     document = reported(sotto, honest_run, tmp_path, json.dumps(found)).document
-    # What an officer reads first.
     assert document["warnings"][0].startswith("an audit has refuted the claim on channel sum")
 
 
@@ -257,7 +255,6 @@ def test_a_refuted_claim_is_the_first_warning(sotto, honest_run, tmp_path):
     [
         ({"mechanism": "dp_sgd"}, "mechanism is 'dp_sgd'"),
         ({"unit": "record"}, "unit is 'record'"),
-        # An audit of another run.
         ({"claimed_epsilon": gaussian_epsilon(99.0, 1)}, "no release of"),
     ],
 )
@@ -319,12 +316,9 @@ def test_a_federations_report_names_nobody_and_guesses_no_accuracy(tmp_path: Pat
 
 ONE_ROUND = "rounds=1"
 LARGE = "Epsilon is too large to mean much"
-DELTA = "Delta leaves room for a complete failure"
 UNIT = "The unit does not cover what people fear, or is no person"
 ELSEWHERE = "The same data are released elsewhere without noise"
-TRUST = "The trust that is assumed does not hold"
 BUILT = "Randomness, floating point, side channels"
-BOUNDED = "What one unit contributes is not bounded"
 MADE_UP = "The records themselves are made up"
 
 UNSIGNED = "no head of"
@@ -344,7 +338,7 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {
             "noise_source seeded": BUILT,
             "upload_noise draws floating-point": BUILT,
-            "delta 0.3 is above": DELTA,
+            "delta 0.3 is above": "Delta leaves room for a complete failure",
             "against server, is 25.00": LARGE,
             "secure aggregation is off": "",
         },
@@ -354,13 +348,13 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {
             "mechanism none": LARGE,
             "a round was chosen": ELSEWHERE,
-            "against server, peers, observer": BOUNDED,
+            "against server, peers, observer": "What one unit contributes is not bounded",
         },
     ),
     "the unit is an event": ((OS, *RECORDS, *NO_POOL), {"unit is one record": UNIT}),
     "a trusted coordinator": (
         (OS, "privacy.mechanism=central_noise", *NO_POOL, *FIXED),
-        {"against server epsilon": TRUST},
+        {"against server epsilon": "The trust that is assumed does not hold"},
     ),
 }
 

@@ -98,7 +98,6 @@ def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch)
     moved = done.state()["context"] - simulation.run.terms.initial_state()["context"]
     for group, step in STEP.items():
         np.testing.assert_allclose(moved[group], step, atol=2e-5)
-    # Without noise no count is shown.
     shown = {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
     assert done.summary["rounds"][0]["groups"] == shown
 
@@ -262,9 +261,6 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")
     found = audited(storage.plan(*GROUPED, *noise, CENTRAL), 200)
     assert found[0].passed and not found[1].passed
-
-
-MASKS_OFF = "secure_aggregation.enabled=false"
 
 
 @pytest.mark.parametrize(

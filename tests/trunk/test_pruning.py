@@ -80,7 +80,6 @@ def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(sotto, storage,
     assert answer.code == 0 and "pruned 1 run" in answer.out
     after = counted(storage)
     assert (after["states"], after["pool"], after["stages"]) == (0, 0, 0)
-    # One audit entry more tells of it.
     added = {table: after[table] - before[table] for table in FOREVER}
     assert added == {**dict.fromkeys(FOREVER, 0), "audit": 1, "leaves": 1}
     assert personal(storage, killed) == 0

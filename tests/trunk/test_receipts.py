@@ -128,7 +128,6 @@ def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(tmp
     assert list(read_receipts(tmp_path / "file")) == client.kept()
     (run,) = verified(client.kept(), client.store.rows())
     assert run.problems == () and run.epsilons == pytest.approx(spent(2), rel=1e-9)
-    # The same request again changes nothing.
     last = client.kept()[-1].receipt
     first, again = client.receipts.take(last), client.receipts.take(last)
     assert first == again and first.cosignature
@@ -214,7 +213,6 @@ def test_a_key_that_was_handed_over_is_taken(tmp_path: Path) -> None:
     assert client.receipts.take(following.receipt(6, [], attempt=(2, 1))).size == 7
     with pytest.raises(ReceiptRefused, match="no key handed"):
         client.receipts.take(Log([*log.leaves, b"more", b"x"]).receipt(7, [], attempt=(2, 1)))
-    # And one that the owner knows is required.
     log, client = Log(), holder(tmp_path, "bob", trusted=new.key)
     log.event()
     with pytest.raises(ReceiptRefused, match="the known key"):
@@ -312,7 +310,6 @@ def test_every_client_of_a_run_has_receipts_that_add_up_and_cosigns_heads(receip
         assert max(run.epsilons[name] for run in runs) == pytest.approx(final[name], rel=1e-9)
     problems, common = forks(runs[:1], runs[1:2])
     assert problems == [] and common >= 2
-    # All clients have cosigned the heads.
     sizes = witnessed_sizes(file)
     assert sizes.keys() == {store.identity.pseudonym for store in stores(receipted).values()}
     assert len(set(sizes.values())) == 1 and kept_heads(file, key).heads

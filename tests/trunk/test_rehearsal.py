@@ -58,7 +58,6 @@ def test_norms_are_read_off_the_wire_by_round():
     one = {"a": uploaded(1, [3.0, 4.0]), "b": Dropout("gone"), "c": uploaded(1, [0.0, 2.0])}
     assert listening.exchange("train", one, None) is one
     listening.exchange("train", {"a": uploaded(2, [1.0])}, None)
-    # What is no upload is no upload, whatever it holds.
     listening.exchange("share", {"a": b"keys"}, None)
     assert listening.norms == {1: [5.0, 2.0], 2: [1.0]}
 
@@ -70,7 +69,6 @@ def test_quantiles_what_would_be_clipped_and_what_is_recommended_by_hand():
     assert (one.clipped(0.5), one.clipped(5.0)) == (1.0, 0.0)
     found = rounds_of({2: [9.0, 9.0, 9.0], 1: [4.0, 1.0, 2.0]})
     assert [one.number for one in found] == [1, 2]
-    # The first round's median.
     assert recommended(found) == 2.0
     for nothing in ({}, {1: [0.0, 0.0]}):
         with pytest.raises(ConfigError, match="nothing to clip"):
@@ -97,7 +95,6 @@ def whole() -> tuple[dict, set[Stream]]:
 
 def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(whole, tmp_path):
     found, drawn = whole
-    # No image of the federation.
     assert drawn == {Stream.REHEARSAL}
     surroundings = Surroundings(images=Stream.REHEARSAL)
     dry = rehearsal_config(config(*TINY), 1, f"sqlite:///{tmp_path}/sotto.db", Sources())

@@ -167,7 +167,6 @@ def test_an_unplanned_end_is_stated_by_what_was_planned(storage, monkeypatch, so
         assert number in sotto(command, "latest", *place).out
     assert number in words(sotto("report", "latest", "--format", "html", *place).out)
     assert number in words(page_of(storage).get(f"/run?id={run_id}").text)
-    # One that goes on to its end states one epsilon.
     summary = storage.resume(run_id).summary
     stopping = summary["stopping"]
     assert stopping["as_planned"] and stopping["attempts"] == 8

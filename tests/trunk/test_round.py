@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from methods import Examples, LocalResult, PoolPolicy, TensorSpec
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, STEP, Setting, make_clients, play, transport_to
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.client import Client
@@ -27,13 +28,10 @@ PLAIN = Setting()
 
 
 @dataclasses.dataclass(frozen=True)
-class Counting:
+class Counting(MethodDefaults):
     """A method whose update is its client's number: sums can be done in the head."""
 
     pooled: bool = True
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
 
     def shared_spec(self):
         return {"x": TensorSpec((2,))}
@@ -43,12 +41,6 @@ class Counting:
 
     def init_server(self, rng):
         return {"x": np.array([10.0, 20.0], np.float32)}
-
-    def init_client(self, shared_rng, client_rng):
-        return {}
-
-    def broadcast(self, state, client=None):
-        return state
 
     def client_update(self, view, data, trainer, rng):
         number = float(data.arrays["number"][0])

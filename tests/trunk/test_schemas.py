@@ -79,12 +79,10 @@ def test_what_a_run_writes_is_as_published(noised_run, plain_run):
             require_published("metrics-line", json.loads(line))
 
 
-def test_a_privacy_report_is_as_published_and_held_to_it(sotto, noised_run, plain_run):
-    for run in (noised_run, plain_run):
-        told = sotto("report", run.run_id, "--storage", run.storage.url, "--format", "json")
-        assert told.code == 0, told.err
-        require_published("privacy-report", told.document)
-    report = told.document
+def test_a_privacy_report_is_held_to_its_schema(sotto, plain_run):
+    place = ("--storage", plain_run.storage.url, "--format", "json")
+    report = sotto("report", plain_run.run_id, *place).document
+    require_published("privacy-report", report)
     section = report["sections"][2]
     for part in (report, section, section["blocks"][0], report["rests_on"][0]):
         part["new"] = 1

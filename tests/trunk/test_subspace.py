@@ -70,7 +70,6 @@ def test_the_same_noise_multiplier_costs_the_same_in_few_directions(storage):
     spent = done.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), abs=1e-6)
     assert done.summary["subspace"]["coordinates"] == WHOLE
-    # Of one round's records, too.
     done = storage.run(*DRAWN, *EVERY_RECORD, NO_MASKS, "rounds=1")
     assert (done.summary["unit"], done.summary["subspace"]["rank"]) == ("record", RANK)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
@@ -220,12 +218,6 @@ def test_a_mechanism_without_a_part_is_not_built(missing: str):
 
 
 # --- those of this package ------------------------------------------------------------------------
-
-
-def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
-    folder = Path(mechanisms.__file__).parent
-    shared = {"__init__", "mechanism", "registry", "settings"}
-    assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
 
 
 FULL = dataclasses.replace(

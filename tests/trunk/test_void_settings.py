@@ -76,7 +76,6 @@ def test_what_does_nothing_is_said(storage, overrides, sentence):
 
 
 def test_a_pool_that_never_serves_is_refused(storage):
-    """Three clients once ran pFedMoAP without ever having an expert."""
     three = ("task.clients=3", "cohort.dropout_rate=0", "secure_aggregation.threshold=2")
     text = why_not(storage, *three, "method.experts=2")
     assert text.startswith("pool.minimum: null")

@@ -89,7 +89,6 @@ def test_the_noised_one_has_the_runs_noise_and_nothing_is_charged_for_it(
     best = max(summary["silent"]["bare"], summary["silent"]["noised"])
     gained = summary["final"]["accuracy"]["mean"] - best
     assert summary["worth_of_sharing"] == pytest.approx(gained)
-    # Five clients are charged once in each of the two rounds.
     assert storage.rows("SELECT count(*) FROM ledger") == [(10,)]
     if mechanism == "upload_noise":
         spent = gaussian_epsilon(2.0, 2)
