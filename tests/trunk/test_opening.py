@@ -43,11 +43,7 @@ KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER B
 
 @pytest.fixture(scope="module")
 def watched(make_storage: MakeStorage) -> tuple[Finished, list[float], list[tuple[list[int], int]]]:
-    """A run in which nothing is lost, without noise; for reading only.
-
-    With it, the learning rate of each training, of clients first and of local twins then; and the
-    rounds and the last round that each local twin was trained for.
-    """
+    """A run in which nothing is lost, without noise; the rates of its trainings; twins' rounds."""
     rates: list[float] = []
     twins: list[tuple[list[int], int]] = []
     fit = LocalTrainer.fit

@@ -12,26 +12,11 @@ from typing import Any
 import pytest
 
 from platform.disk.log_files import heads_file, key_file
-from platform.results.report.blocks import (
-    Facts,
-    Figure,
-    Table,
-    epsilon_text,
-    of_a_hundred,
-    text_of,
-)
+from platform.results.report.blocks import Facts, Figure, Table, epsilon_text, of_a_hundred, text_of
 from platform.results.report.document import bases_of
 from platform.results.report.rendering import html_page, plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
-from tests.trunk._reports import (
-    answers,
-    figures,
-    report_of,
-    report_on,
-    section,
-    sentences,
-    text,
-)
+from tests.trunk._reports import answers, figures, report_of, report_on, section, sentences, text
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,

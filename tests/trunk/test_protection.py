@@ -11,13 +11,7 @@ from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
 from platform.errors import ProtocolError, RunStopped
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import LEVELS, EntryProtection, Protection
-from platform.wire.layout import (
-    build_layout,
-    flatten,
-    tensor_at,
-    unflatten,
-    vector_length,
-)
+from platform.wire.layout import build_layout, flatten, tensor_at, unflatten, vector_length
 from privacy import NonFiniteUpdate, NoProtection, Quantiser, ReleaseKey, SeededNoise, UploadNoise
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}

@@ -73,16 +73,7 @@ from storage import (
 )
 from tests.storage.test_log import fill
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder, signed
-from tests.trunk._runs import (
-    NONE,
-    OS,
-    Finished,
-    Storage,
-    gaussian_epsilon,
-    opened,
-    over,
-    stores_of,
-)
+from tests.trunk._runs import NONE, OS, Finished, Storage, gaussian_epsilon, opened, over, stores_of
 
 SECOND = replace(ROW, round_number=2)
 PLAIN = "secure_aggregation.enabled=false"

@@ -13,15 +13,8 @@ from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from tests.trunk import _tampering as tampering
-from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
-    NO_POOL,
-    RECORDS,
-    Storage,
-    of_clients,
-    opened,
-)
+from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, NONE, RECORDS, Storage, of_clients, opened
+from tests.trunk.test_selection import BEST, CARVED, NOISED
 
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
@@ -64,6 +57,19 @@ REFUSED = [
     ((*POISSON, "cohort.retries=1"), "cohort.retries: 1"),
     (POISSON, "poisson amplifies nothing"),
     (("privacy.mechanism=none", "privacy.lifetime_budget=1"), "lifetime_budget: 1.0"),
+    # Validation, and a round that is chosen by it.
+    ((*CARVED, BEST), "best_on_validation would choose"),
+    ((*RECORDS, *CARVED, BEST), "valid: last"),
+    ((NONE, BEST), "task.validation_share is 0"),
+    (("evaluation.release=noised",), "task.validation_share is 0"),
+    ((*RECORDS, *CARVED, "evaluation.release=noised"), "under dp_sgd"),
+    (("evaluation.metric_ratio=0.5",), "evaluation.release = none"),
+    ((*NOISED, "evaluation.metric_ratio=0"), "evaluation.metric_ratio: 0"),
+    (NOISED, "the upload itself"),
+    ((*NOISED, "method.name=zero_shot", MASKS_OFF), "zero_shot uploads nothing"),
+    ((*NO_POOL, *NOISED, BEST, "rounds=1"), "evaluation.every: 1"),
+    ((*NO_POOL, *NOISED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
+    ((NONE, *CARVED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
 ]
 
 

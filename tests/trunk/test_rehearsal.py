@@ -42,10 +42,6 @@ def tried(*overrides: str, **asked) -> dict:
     return rehearse(config(*overrides), Surroundings(), SilentObserver(), **asked)
 
 
-def sets(*overrides: str) -> list[str]:
-    return [part for one in overrides for part in ("--set", one)]
-
-
 def test_norms_are_read_off_the_wire_by_round():
     class Scripted:
         def exchange(self, stage, messages, deadline):
@@ -146,7 +142,8 @@ def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
 def test_the_command_says_what_to_take_and_leaves_nothing(sotto: Command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SMALL)
-    small = ("clipping", "small.yaml", *sets(*NO_POOL), "--rounds", "1")
+    sets = [part for one in NO_POOL for part in ("--set", one)]
+    small = ("clipping", "small.yaml", *sets, "--rounds", "1")
     found = sotto(*small, "--json")
     assert found.code == 0, found.err
     document = found.document

@@ -41,7 +41,6 @@ from tests.trunk._federations import Holders, federation, go_on, hold, within
 from tests.trunk._runs import Crash, Storage, crash_at
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-EARLIER = NOW - timedelta(seconds=1)
 LOST = "south"
 NOISED = (
     *("rounds=4", "privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),
@@ -241,7 +240,7 @@ def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> N
         "is charged differently": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
         "standard_deviation must": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
         "not in them": Charges(whole.pseudonym, NOW, {}),
-        "before the store": Charges(whole.pseudonym, EARLIER, whole.runs),
+        "before the store": Charges(whole.pseudonym, NOW - timedelta(seconds=1), whole.runs),
     }
     before = lost.store.rows()
     for said, charges in cases.items():

@@ -145,17 +145,17 @@ def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -
 
 
 # Charge and attempt are one transaction, so both are there or neither.
-CHARGED, UNCHARGED = (Spending, "reserve", True), (Spending, "reserve", False)
-OPENED = (RoundRunner, "run", False)
 
 
 @pytest.mark.parametrize("overrides", [(OS,), pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("owner", "name", "after"),
     [
-        OPENED,
-        pytest.param(*CHARGED, marks=pytest.mark.slow),
-        pytest.param(*UNCHARGED, marks=pytest.mark.slow),
+        (RoundRunner, "run", False),
+        *(
+            pytest.param(Spending, "reserve", after, marks=pytest.mark.slow)
+            for after in (True, False)
+        ),
     ],
 )
 def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(

@@ -22,7 +22,6 @@ from privacy import PrivacyError
 from tests._plans import seat_from
 
 NAMES = tuple(f"client-{i}" for i in range(5))
-SIZES = (1, 2, 3, 4, 5)
 SECURE = Setting(masked=True, threshold=3)
 PLAIN = Setting()
 
@@ -49,7 +48,7 @@ class Counting(MethodDefaults):
         return LocalResult(update, entry if self.pooled else None, {})
 
 
-def data(numbers=(1.0, 2.0, 3.0, 4.0, 5.0), sizes=SIZES):
+def data(numbers=(1.0, 2.0, 3.0, 4.0, 5.0), sizes=(1, 2, 3, 4, 5)):
     """Client i holds i + 1 examples and the number i + 1."""
     return {
         name: Examples({"labels": np.zeros(size, np.int64), "number": np.full(size, number)})
@@ -62,10 +61,7 @@ Spoil = Callable[[str, bytes], bytes | Dropout | None]
 
 @dataclasses.dataclass
 class Spoiling:
-    """A transport on which some clients answer one stage as the test likes.
-
-    For each spoiler, `spoil` has what its answer becomes; None leaves it out of the answers.
-    """
+    """A transport on which `spoil` changes some clients' answers to one stage; None is silence."""
 
     inner: InProcessTransport
     stage: str

@@ -20,7 +20,6 @@ from tests.trunk._schemas import require_published
 
 OPEN = {"axes", "detail", "partition", "says", "method"}
 """Keys whose content is of the user's configuration, or has a format of its own."""
-PROGRAMS = {"coordinator": app, "client": client_app}
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -32,7 +31,7 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
 
 PRINTING = [
     ".".join((program, *words))
-    for program, typed in PROGRAMS.items()
+    for program, typed in (("coordinator", app), ("client", client_app))
     for words in commands(typer.main.get_command(typed))
 ]
 

@@ -43,12 +43,10 @@ from tests.trunk._secure import frank
 from tests.trunk._tampering import execute as execute_past
 from tests.trunk.conftest import MakeStorage
 
-FIRST = (GATHERING, TWINS, "rounds=2")
-
 
 @pytest.fixture(scope="module")
 def first(make_storage: MakeStorage) -> Finished:
-    return make_storage("first").gathering().run(*FIRST)
+    return make_storage("first").gathering().run(GATHERING, TWINS, "rounds=2")
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ from tests.trunk.conftest import MakeStorage
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
 TOY = ("privacy.mechanism=toy_noise",)
 GIVEN = (*TOY, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
-OWN_ENTRIES = ("pool.noise=independent",)
 
 
 def surroundings(*more: Mechanism) -> Surroundings:
@@ -132,7 +131,7 @@ def test_a_lifetime_counts_what_it_spent(ran):
 
 
 def test_the_audit_judges_it(storage):
-    asked = config(storage, *GIVEN, *OWN_ENTRIES)
+    asked = config(storage, *GIVEN, "pool.noise=independent")
     plan = plan_run(asked, SilentObserver(), surroundings(TOY_NOISE))
     found = {(one.channel, one.mechanism, one.passed) for one in audited(plan, 120)}
     assert found == {("sum", "toy_noise", True), ("pool", "toy_noise", True)}

@@ -16,8 +16,6 @@ from platform.experiment.planning import plan_run
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, Storage
 
-CLEAR = (NONE, "secure_aggregation.enabled=false")
-
 
 class Told(SilentObserver):
     def __init__(self) -> None:
@@ -55,7 +53,7 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
         (("evaluation.every=4",), "evaluation.every: 4"),
         ((*NO_POOL, "pool.minimum=3"), "pool.minimum: 3"),
         (("method.experts=4", "pool.minimum=2"), "method.experts: 4"),
-        (CLEAR, "secure_aggregation.threshold: 3"),
+        ((NONE, "secure_aggregation.enabled=false"), "secure_aggregation.threshold: 3"),
         (
             (
                 *(*NO_POOL, "privacy.mechanism=central_noise"),

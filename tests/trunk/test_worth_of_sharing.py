@@ -9,14 +9,7 @@ import pytest
 
 from platform.experiment import comparisons
 from platform.protection.uploads import Protection
-from tests.trunk._runs import (
-    EVERY_RECORD,
-    GATHERING,
-    NO_POOL,
-    NONE,
-    comparable,
-    gaussian_epsilon,
-)
+from tests.trunk._runs import EVERY_RECORD, GATHERING, NO_POOL, NONE, comparable, gaussian_epsilon
 
 ASKED = "evaluation.worth_of_sharing=true"
 LEARNING = ("training.learning_rate=2.0", "training.local_steps=3", "task.domains=[infograph]")
