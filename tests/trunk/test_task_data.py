@@ -93,10 +93,7 @@ SHARED = (KIND("shared_ratio"), "task.partition.shared_ratio=0.2")
         ((*SPLIT, "task.clients=4", "task.new_clients=1"), r"task\.new_clients: 1"),
         ((*LEFT_OUT, "task.held_out_domain=painting"), r"task\.held_out_domain: .*clipart"),
         ((*LEFT_OUT, "task.domains=[sketch]"), r"task\.held_out_domain: 'sketch'"),
-        (
-            (KIND("dirichlet"), "task.shots=1", "task.clients=19"),
-            r"task\.partition\.minimum: .*alpha",
-        ),
+        ((*DIRICHLET, "task.clients=19"), r"task\.partition\.minimum: .*alpha"),
     ],
 )
 def test_what_cannot_be_dealt_is_refused(overrides: tuple[str, ...], said: str):
