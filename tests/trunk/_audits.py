@@ -133,10 +133,7 @@ def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = dataclasses.replace(self.entry_mechanism, noise_multiplier=1e-3)
         vector = flatten(result.pool_entry, self.pool_spec or {})
         levels = protect_upload(vector, quiet, grid, noise).levels
-        return {LEVELS: levels.astype(_word(grid))}, state
+        word = np.uint32 if grid.largest_level < 1 << 32 else np.uint64
+        return {LEVELS: levels.astype(word)}, state
 
     monkeypatch.setattr(Protection, "_protect_entry", protect_entry)
-
-
-def _word(grid: Any) -> Any:
-    return np.uint32 if grid.largest_level < 1 << 32 else np.uint64

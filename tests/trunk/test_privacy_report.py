@@ -364,9 +364,7 @@ def test_a_hazard_is_among_the_warnings_and_in_a_careful_run_is_not(storage, car
             assert answers(careful)[hazard][0] != "hazard"
 
 
-def test_some_hazards_are_in_every_simulation_and_unsigned_heads_are_warned_of(
-    honest_run, own_copy
-):
+def test_hazards_of_every_simulation_and_unsigned_heads_are_warned_of(honest_run, own_copy):
     report = report_of(honest_run)
     for words in ("holds exact accuracies", "entries are linkable"):
         assert any(words in text for text in report.warnings)

@@ -67,9 +67,7 @@ class Told(SweepObserver):
         self.finished.append(outcome)
 
 
-def test_an_unfinished_run_is_gone_on_with_and_a_finished_one_found_again(
-    small, storage, monkeypatch
-):
+def test_an_unfinished_run_is_gone_on_with_and_then_found_again(small, storage, monkeypatch):
     assert known_runs(storage.url) == {} and not storage.file.exists()
     (cell,) = cells_of(small, storage, CHEAP, "rounds=2").cells
     # That its configuration says another place for the database is no part of what it is.
