@@ -262,9 +262,10 @@ def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, m
     """Ledger, audit log, log, states, open attempts and who was lost are in the files."""
     watcher = Watcher(storage.file, [])
     length = (f"rounds={ROUNDS}", "pool.generations=2")
+    simulation = storage.create(OS, *FIXED, *length, NO_MASKS)
     with monkeypatch.context() as patch:
         watcher.on(patch)
-        run = storage.run(OS, *FIXED, *length, NO_MASKS)
+        run = storage.finish(simulation)
     identities, survivors = run.identities(), run.survivors()
     assert [files.generation for files in watcher.seen] == list(range(1, ROUNDS + 1))
     assert all(files.log and len(files.rows) == 4 for files in watcher.seen)
