@@ -18,13 +18,7 @@ from tests.trunk._secure import Cohort
 
 @dataclass
 class Overheard:
-    """Carries messages and keeps both sides of them.
-
-    Attributes:
-        inner: Carries them.
-        stages: Each exchange's stage, in order.
-        seen: By stage and client, what the client was sent and what it answered.
-    """
+    """Keeps each exchange's stage, and by stage and client what was sent and answered."""
 
     inner: Transport
     stages: list[Stage] = field(default_factory=list)
@@ -50,7 +44,6 @@ def first_plan(found: Cohort) -> RoundPlan:
 
 
 def second_plan(found: Cohort, outcome: RoundOutcome, attempt: int = 1) -> RoundPlan:
-    """The second round, after the first is committed."""
     committed = dict.fromkeys(outcome.survivors, (1, 1))
     return dataclasses.replace(found.plan, round_number=2, attempt=attempt, committed=committed)
 
@@ -58,7 +51,6 @@ def second_plan(found: Cohort, outcome: RoundOutcome, attempt: int = 1) -> Round
 def hold(
     found: Cohort, plan: RoundPlan, transport: Transport, journal: Journal | None = None
 ) -> RoundOutcome:
-    """One attempt at a round."""
     runner = RoundRunner(transport)
     return runner.run(
         plan, lambda client: {"x": np.zeros(1)}, lambda asked: [()] * len(asked), journal
@@ -66,11 +58,9 @@ def hold(
 
 
 def opened_with(keys: Mapping[ClientId, bytes]) -> MemoryJournal:
-    """The journal of an attempt that was opened with these keys."""
     return MemoryJournal({AHEAD: encode_keys(keys)})
 
 
 def first_round(found: Cohort, **losses: Any) -> tuple[RoundOutcome, Overheard]:
-    """The first round, and what was said in it."""
     ear = Overheard(found.transport(**losses))
     return hold(found, first_plan(found), ear), ear

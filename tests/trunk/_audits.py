@@ -42,11 +42,7 @@ DP_SGD = (
 
 @dataclass(frozen=True)
 class Auditor:
-    """Audits the small run under any mechanism; what takes long to load is loaded once.
-
-    Attributes:
-        base: A run of the same task and method.
-    """
+    """Audits the small run under any mechanism; a base run loads once what takes long to load."""
 
     base: RunPlan
 
@@ -58,9 +54,11 @@ class Auditor:
         return dataclasses.replace(self.base, terms=terms)
 
     def __call__(self, *overrides: str, canaries: int = 300) -> Verdicts:
-        """What the audit says of each channel."""
-        audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
-        return {audit.channel: audit for audit in audits}
+        return {audit.channel: audit for audit in audited(self.plan(*overrides), canaries)}
+
+
+def audited(plan: RunPlan, canaries: int = 300) -> tuple[ChannelAudit, ...]:
+    return tuple(audit_run(AuditPlan(plan, canaries), lambda *_, **__: None))
 
 
 def cases(every: Mapping[str, tuple[str, ...]], *quick: str) -> pytest.MarkDecorator:
@@ -73,7 +71,6 @@ def cases(every: Mapping[str, tuple[str, ...]], *quick: str) -> pytest.MarkDecor
 
 
 def reasons(audit: ChannelAudit) -> str:
-    """All reasons as one text."""
     return " ".join(audit.reasons)
 
 
@@ -136,10 +133,7 @@ def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:
         quiet = dataclasses.replace(self.entry_mechanism, noise_multiplier=1e-3)
         vector = flatten(result.pool_entry, self.pool_spec or {})
         levels = protect_upload(vector, quiet, grid, noise).levels
-        return {LEVELS: levels.astype(_word(grid))}, state
+        word = np.uint32 if grid.largest_level < 1 << 32 else np.uint64
+        return {LEVELS: levels.astype(word)}, state
 
     monkeypatch.setattr(Protection, "_protect_entry", protect_entry)
-
-
-def _word(grid: Any) -> Any:
-    return np.uint32 if grid.largest_level < 1 << 32 else np.uint64

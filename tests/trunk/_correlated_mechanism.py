@@ -45,12 +45,7 @@ Calls = list[tuple[Any, Any]]
 
 @dataclass(frozen=True)
 class Correlated:
-    """Add a draw, and take off half of the one before.
-
-    Attributes:
-        calls: What was drawn, for tests to read.
-        at_centre: Whether the coordinator adds the noise.
-    """
+    """Add a draw, and take off half of the one before; tests read from `calls` what was drawn."""
 
     value_bound: float
     clipping_norm: float | None

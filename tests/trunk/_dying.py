@@ -16,15 +16,9 @@ from tests._forking import exit_code, forked
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a process ends: by a real signal, which it sends to itself in the middle of a call.
+    """Where a process ends: it sends itself a real signal at the nth call of `MODULE:NAME`.
 
-    Attributes:
-        target: The call, `MODULE:NAME`.
-        nth: Which of its calls.
-        after: Whether the call does its work first.
-        number: The signal.
-        ignored: Signals that are ignored from the start, as `nohup` has it.
-        again: A call during which Ctrl-C comes once more, None for none.
+    It ignores some signals from the start, as `nohup` has it; in the call `again` Ctrl-C follows.
     """
 
     target: str
@@ -36,7 +30,6 @@ class Plan:
 
 
 def arm(plan: Plan) -> None:
-    """Lets the nth call of the target raise the signal, before it works or after."""
     module, _, path = plan.target.partition(":")
     owner: Any = importlib.import_module(module)
     *outer, name = path.split(".")

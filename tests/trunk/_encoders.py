@@ -54,13 +54,11 @@ def cache_of(path: Path, limit: int = 2**30) -> CacheFolder:
 
 
 def get(encoder, images, cache, rows=None, **more):
-    """The rows of all images, or of some."""
     rows = np.arange(len(images)) if rows is None else np.asarray(rows)
     return cached_rows(encoder, images, rows, cache, **more)
 
 
 def expected(images, kind):
-    """What the encoder makes of images."""
     fitted = images[:, :SIDE, :SIDE]
     means = {"features": (1, 2), "tokens": 1}
     return fitted.mean(axis=means[kind]) if kind in means else fitted

@@ -27,9 +27,9 @@ from platform.experiment.planning import Surroundings, stored_config
 from platform.holder.settings import load_holder
 from platform.relay.hub import Told
 from platform.rounds.observing import SilentObserver
-from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport, Transport
 from tests.trunk._hubs import relayed, served
+from tests.trunk._runs import Finished, Storage
 
 NAMES = ("east", "north", "south", "west")
 SHAPES = ("circle", "square", "star")
@@ -120,7 +120,6 @@ class Holders:
         return host_of(settings, self.surroundings, self.lines[name].append).handle
 
     def handlers(self) -> dict[str, Callable[[bytes], bytes]]:
-        """What answers for all of them."""
         return {name: self.handler(name) for name in self.lines}
 
 
@@ -138,8 +137,6 @@ def noted(handlers, note):
 
 
 def within(handlers: Mapping[str, Callable[[bytes], bytes]]) -> Reaching:
-    """Reach holders in this process."""
-
     @contextmanager
     def reaching(section: FederationConfig) -> Iterator[Transport]:
         yield InProcessTransport(handlers=handlers, losses=lambda *_: frozenset())
@@ -161,21 +158,16 @@ def over_sockets(handlers: Mapping[str, Callable[[bytes], bytes]], folder: Path)
 
 
 def hold(config: RunConfig, reaching: Reaching) -> dict[str, Any]:
-    """Hold a new run; its summary."""
     surroundings = Surroundings()
     with new_federation(config, SilentObserver(), surroundings, reaching=reaching) as conducted:
         return conduct(conducted, SilentObserver())
 
 
 def last_state(folder: Path, run_id: str) -> dict[str, Any]:
-    """The server state after the last round."""
-    with open_storage(f"sqlite:///{folder}/sotto.db") as database:
-        with database.unit_of_work(read_only=True) as uow:
-            return decode_arrays(uow.states.latest(run_id).blob)
+    return Finished(Storage(folder), run_id, {}).state()
 
 
 def go_on(run_id: str, url: str, reaching: Reaching) -> dict[str, Any]:
-    """Go on with a run; its summary."""
     surroundings = Surroundings()
     with open_storage(url) as database:
         config = stored_config(database, run_id, surroundings)

@@ -28,14 +28,12 @@ def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 @contextmanager
 def relayed(hub: Path, sockets: Mapping[str, Path]) -> Iterator[None]:
-    """Carry messages between a hub and clients' sockets."""
     with running(lambda ended: forward(hub, sockets, ended)):
         yield
 
 
 @contextmanager
 def served(handlers, folder):
-    """Serve each client at a socket of its own."""
     paths = {name: folder / f"{name}.sock" for name in handlers}
     with ExitStack() as stack:
         for name, handler in handlers.items():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from platform.wire.messages import Stage
 from platform.wire.transport import InProcessTransport
 from storage import open_client_store
 from tests.trunk import _federations
-from tests.trunk._runs import Crash
+from tests.trunk._runs import Crash, Finished, Storage
 
 MASKED = ("rounds=3", *_federations.MASKED)
 NOISED = (
@@ -29,7 +28,6 @@ NOISED = (
 
 
 def leave(folder: Path, name: str, run_id: str | None = None) -> str:
-    """Leave as the holder's command does; the run."""
     settings = load_holder(folder / name / "client.yaml")
     (found,) = leave_runs(settings, None if run_id is None else [run_id])
     return found.run_id
@@ -63,10 +61,9 @@ def crash() -> None:
 
 
 def audit(folder: Path, run_id: str, *actions: str) -> list[dict[str, Any]]:
-    with open_existing(f"sqlite:///{folder}/sotto.db") as database:
-        with database.unit_of_work(read_only=True) as uow:
-            entries = uow.audit.query(run=run_id)
-    return [json.loads(e.detail) for e in entries if e.action in actions]
+    query = "SELECT action, detail FROM audit WHERE run_id = ? ORDER BY sequence"
+    entries = Storage(folder).rows(query, run_id)
+    return [json.loads(detail) for action, detail in entries if action in actions]
 
 
 def agrees(folder: Path, run_id: str) -> None:
@@ -76,15 +73,12 @@ def agrees(folder: Path, run_id: str) -> None:
 
 
 def runs_of(folder: Path) -> list[str]:
-    with closing(sqlite3.connect(folder / "sotto.db")) as db:
-        return [name for (name,) in db.execute("SELECT run_id FROM runs")]
+    return [name for (name,) in Storage(folder).rows("SELECT run_id FROM runs")]
 
 
 def survivors(folder: Path) -> dict[int, list[str]]:
     (run_id,) = runs_of(folder)
-    with open_existing(f"sqlite:///{folder}/sotto.db") as database:
-        with database.unit_of_work(read_only=True) as uow:
-            return {r.round_number: r.document["survivors"] for r in uow.rounds.all(run_id)}
+    return Finished(Storage(folder), run_id, {}).survivors()
 
 
 def pseudonym_of(folder: Path, name: str) -> str:

@@ -43,14 +43,12 @@ class _Reading(HTMLParser):
 
 
 def words(html: str) -> str:
-    """What a person reads on a page."""
     reading = _Reading()
     reading.feed(html)
     return " ".join(" ".join(reading.words).split())
 
 
 def tags(html: str) -> list[tuple[str, dict[str, str | None]]]:
-    """All elements of a page with their attributes."""
     reading = _Reading()
     reading.feed(html)
     return reading.tags

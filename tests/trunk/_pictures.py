@@ -25,8 +25,6 @@ class Written:
 
 @dataclass(frozen=True)
 class Canvas:
-    """A picture as it is drawn."""
-
     figure: Figure
     texts: tuple[Written, ...]
 

@@ -40,12 +40,10 @@ def report_on(storage: Storage, *run_ids: str) -> Report:
 
 
 def report_of(run: Finished) -> Report:
-    """The report of a finished run."""
     return report_on(run.storage, run.run_id)
 
 
 def section(report: Report, anchor: str) -> Section:
-    """One section."""
     (found,) = [one for one in report.sections if one.anchor == anchor]
     return found
 
@@ -68,13 +66,11 @@ def sentences(part: Section) -> Iterator[str]:
 
 
 def text(report: Report) -> str:
-    """All that a report says, a line each."""
     parts = [line for one in report.sections for line in sentences(one)]
     return "\n".join([report.title, *report.warnings, *parts])
 
 
 def figures(report: Report) -> list[Figure]:
-    """Every number of a report."""
     found: list[Figure] = []
     for one in report.sections:
         for block in one.blocks:
@@ -102,8 +98,6 @@ def answers(report: Report) -> dict[str, tuple[str, str]]:
 
 @dataclass
 class Tag:
-    """One element of a page."""
-
     name: str
     attributes: dict[str, str]
     text: str = ""
@@ -138,7 +132,6 @@ class Page(HTMLParser):
             one.text += data
 
     def named(self, *names: str) -> list[Tag]:
-        """The elements of these names."""
         return [tag for tag in self.tags if tag.name in names]
 
 

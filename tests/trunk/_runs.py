@@ -31,7 +31,7 @@ from platform.cli.app import main
 from platform.cli.ending import asks_for_json
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
-from platform.experiment.planning import Surroundings, create_run, reopen_run
+from platform.experiment.planning import RunPlan, Surroundings, create_run, plan_run, reopen_run
 from platform.experiment.simulation import Simulation
 from platform.parties.identities import STORES
 from platform.rounds.observing import Observer, SilentObserver
@@ -86,12 +86,7 @@ slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 @dataclass(frozen=True)
 class Storage:
-    """A place for runs.
-
-    Attributes:
-        folder: Of the database; run folders lie in it.
-        surroundings: What runs take from outside.
-    """
+    """A folder with a database, in which run folders lie, and what runs take from outside."""
 
     folder: Path
     surroundings: Surroundings = field(default_factory=Surroundings)
@@ -112,19 +107,24 @@ class Storage:
         config, watching = self.config(*overrides), observer or SilentObserver()
         return create_run(config, watching, self.surroundings)
 
+    def plan(self, *overrides: str) -> RunPlan:
+        return plan_run(self.config(*overrides), SilentObserver(), self.surroundings)
+
     def run(self, *overrides: str) -> Finished:
-        with opened(self.create(*overrides)) as simulation:
-            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
+        return self.finish(self.create(*overrides))
 
     def reopen(self, run_id: str) -> Simulation:
         return reopen_run(run_id, self.url, SilentObserver(), self.surroundings)
 
     def resume(self, run_id: str) -> Finished:
-        with opened(self.reopen(run_id)) as simulation:
-            return Finished(self, run_id, execute(simulation, SilentObserver()))
+        return self.finish(self.reopen(run_id))
+
+    def finish(self, simulation: Simulation) -> Finished:
+        """Executes a simulation and closes its database, however it ends."""
+        with opened(simulation):
+            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
 
     def only_run(self) -> str:
-        """The id of the one run that lies here."""
         ((run_id,),) = self.rows("SELECT run_id FROM runs")
         return str(run_id)
 
@@ -144,7 +144,6 @@ class Storage:
 
 
 def warnings_of(summary: Mapping[str, Any]) -> list[str]:
-    """The warnings of a summary, as people read them."""
     return [one["text"] for one in summary["warnings"]]
 
 
@@ -176,7 +175,6 @@ class Finished:
         return {client: row for client, (row,) in found.items()}
 
     def state(self) -> dict[str, Any]:
-        """The server state after the last round."""
         query = "SELECT blob FROM states WHERE run_id = ? ORDER BY round_number DESC LIMIT 1"
         ((blob,),) = self.storage.rows(query, self.run_id)
         return decode_arrays(blob)
@@ -210,7 +208,6 @@ def of_clients(folder: Path, query: str, *values: Any) -> dict[str, list[Any]]:
 
 @contextmanager
 def opened(simulation: Simulation) -> Iterator[Simulation]:
-    """The simulation, its database closed at the end."""
     try:
         yield simulation
     finally:
@@ -223,7 +220,6 @@ def over(simulation: Simulation, transport: Transport) -> Simulation:
 
 
 def runner_of(simulation: Simulation) -> RoundRunner:
-    """What runs one attempt of the run."""
     return RoundRunner(simulation.run.transport)
 
 
@@ -306,15 +302,12 @@ def interrupted_run(run_id: str, storage: Storage) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answered."""
-
     code: int
     out: str
     err: str
 
     @property
     def document(self) -> Any:
-        """The one JSON document on stdout."""
         return json.loads(self.out)
 
 

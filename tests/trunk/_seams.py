@@ -46,7 +46,6 @@ STAGES = ("advertise", "share", "train", "confirm", "unmask")
 
 
 def seam_storage(folder: Path) -> Storage:
-    """A place for runs of `tallying`."""
     return Storage(folder / "runs").gathering()
 
 
@@ -67,13 +66,7 @@ def overrides(mechanism: str, adversary: str, folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Opened:
-    """A sum that a coordinator opened, whatever became of the process that did.
-
-    Attributes:
-        place: Round and attempt.
-        survivors: Share indices of those who are in it.
-        total: The sum itself.
-    """
+    """The sum that a coordinator opened of these share indices, at a round and attempt."""
 
     place: tuple[int, int]
     survivors: frozenset[int]
@@ -82,13 +75,7 @@ class Opened:
 
 @dataclass
 class Seams:
-    """Where a life of the coordinator ends, and what all of its lives have opened.
-
-    Attributes:
-        sums: In the order in which they were opened.
-        left: Places that may still be passed in this life, None for all.
-        most: Sums after which the next place is the last one, None without end.
-    """
+    """What a coordinator's lives opened. This one passes `left` places or opens `most` sums."""
 
     sums: list[Opened] = field(default_factory=list)
     left: int | None = None
@@ -155,11 +142,7 @@ def losing(simulation: Simulation, rng: np.random.Generator, most: int) -> Simul
 def live_through(
     storage: Storage, chosen: tuple[str, ...], seams: Seams, rng: np.random.Generator
 ) -> tuple[str, dict[str, Any]]:
-    """One run through up to four deaths, each life losing other clients; the last one is quiet.
-
-    Returns:
-        The run and its summary.
-    """
+    """One run through up to four deaths, each life losing other clients; the last one is quiet."""
     simulation = storage.create(*chosen)
     run_id = simulation.run_id
     for _ in range(4):

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from methods import Examples, LocalResult, TensorSpec, Weighting
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import IdleTrainer, a_plan
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
@@ -33,30 +34,16 @@ NOTHING: ClientMechanism = NoProtection(256.0)
 
 
 @dataclass(frozen=True)
-class Numbered:
+class Numbered(MethodDefaults):
     """A method whose update is its client's number, once a coordinate, and keeps nothing."""
 
     length: int = 2
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
-    plain_sgd: bool = False
-    centralised: bool = False
 
     def shared_spec(self):
         return {"x": TensorSpec((self.length,), weighting=Weighting.SUM)}
 
-    def pool_policy(self):
-        return None
-
     def init_server(self, rng):
         return {"x": np.zeros(1)}
-
-    def broadcast(self, state, client=None):
-        return state
-
-    def init_client(self, shared_rng, client_rng):
-        return {}
 
     def client_update(self, view, data, trainer, rng):
         number = float(data.arrays["number"][0])
@@ -64,12 +51,10 @@ class Numbered:
 
 
 def identity(number: int) -> Identity:
-    """A key pair of the tests' own."""
     return Identity(bytes([number]) * 32)
 
 
 def enrolled(names: Sequence[ClientId]) -> Enrolment:
-    """Everybody's key under everybody's name."""
     known = Enrolment()
     for number, name in enumerate(names, start=1):
         known = known.enrol(name, identity(number).public)
@@ -149,15 +134,7 @@ def cohort(
     length: int = 2,
     credentials: Mapping[ClientId, Credentials | None] | None = None,
 ) -> Cohort:
-    """Clients under these terms, with credentials where they are active.
-
-    Args:
-        folder: Of the clients' stores.
-        terms: The run's terms, known to all.
-        mechanism: What is done to an upload.
-        length: Coordinates of an upload.
-        credentials: Those of some clients, in place of what they would have.
-    """
+    """Clients with uploads of so many coordinates, some with other credentials than enrolled."""
     method, names = Numbered(length), client_names(terms.clients)
     known = enrolled(names) if terms.active else Enrolment()
     weighs = not mechanism.facts.claims
@@ -190,15 +167,7 @@ def cohort(
 
 @dataclass
 class Lying:
-    """A coordinator that sends something else than its own runner says.
-
-    Attributes:
-        inner: Carries the messages.
-        stage: The stage in which it lies.
-        lie: What a client is sent instead.
-        answers: What clients answered, by stage and client.
-        deaf: Whether refusals count as silence, as they do on a network.
-    """
+    """A coordinator that lies in one stage; errors in `deaf` are silence, as on networks."""
 
     inner: Transport
     stage: Stage

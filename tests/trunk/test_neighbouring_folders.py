@@ -141,7 +141,6 @@ TREE = {
 
 @contextmanager
 def written(layout: Layout, folders: Folders) -> Iterator[tuple[str, ...]]:
-    """The folders on disk, and the overrides that name them."""
     with tempfile.TemporaryDirectory() as place:
         root, names = Path(place) / "root", Path(place) / "names.txt"
         root.mkdir()

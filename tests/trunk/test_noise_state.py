@@ -13,8 +13,7 @@ import yaml
 
 from platform.config import Sources, parse_config
 from platform.errors import ClientsSilent
-from platform.experiment.finishing import execute
-from platform.experiment.planning import Surroundings, create_run, reopen_run
+from platform.experiment.planning import Surroundings, create_run
 from platform.experiment.simulation import Simulation
 from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
@@ -37,7 +36,6 @@ from tests.trunk._runs import (
     Storage,
     crashed,
     of_clients,
-    opened,
     over,
 )
 from tests.trunk._transports import carried
@@ -65,15 +63,8 @@ def created(folder: Path, calls: Calls, *overrides: str, at_centre: bool = False
     return create_run(config, SilentObserver(), surroundings)
 
 
-def finished(folder: Path, simulation: Simulation) -> Finished:
-    with opened(simulation):
-        summary = execute(simulation, SilentObserver())
-    return Finished(Storage(folder), simulation.run_id, summary)
-
-
 def resumed(folder: Path, run_id: str, calls: Calls, *, at_centre: bool = False) -> Finished:
-    url, surroundings = Storage(folder).url, known(calls, at_centre=at_centre)
-    return finished(folder, reopen_run(run_id, url, SilentObserver(), surroundings))
+    return Storage(folder, known(calls, at_centre=at_centre)).resume(run_id)
 
 
 def kept(run: Finished) -> dict[str, np.ndarray]:
@@ -106,7 +97,7 @@ def chains(calls: Calls) -> list[int]:
 
 def uninterrupted(folder: Path, *, at_centre: bool = False) -> tuple[Finished, Calls]:
     calls: Calls = []
-    return finished(folder, created(folder, calls, at_centre=at_centre)), calls
+    return Storage(folder).finish(created(folder, calls, at_centre=at_centre)), calls
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +112,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
     ids=["between two rounds", "within a round"],
 )
 def test_a_run_that_is_killed_goes_on_with_the_same_noise(
-    whole: tuple[Finished, Calls], tmp_path: Path, monkeypatch, owner, name: str, nth: int
-) -> None:
+    whole, tmp_path, monkeypatch, owner, name, nth
+):
     calls: Calls = []
     run_id = crashed(monkeypatch, created(tmp_path, calls), owner, name, nth, after=True)
     run = resumed(tmp_path, run_id, calls)
@@ -142,11 +133,10 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
             cohort[:2] if (number, attempt) == (2, 1) else ()
         ),
     )
-    run = finished(tmp_path, over(simulation, lost))
+    run = Storage(tmp_path).finish(over(simulation, lost))
     attempts = run.storage.rows("SELECT DISTINCT round_number, attempt FROM ledger")
     assert sorted(attempts) == [(1, 1), (2, 1), (2, 2)]
     assert len(calls) > CLIENTS * ROUNDS
-    # None is gone on from twice, in whatever attempt.
     assert max(chains(calls)) == 1
     assert chains(calls).count(0) == CLIENTS
     last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
@@ -244,5 +234,4 @@ def test_a_client_that_answers_no_measurement_sees_one_noised_sum(storage: Stora
     assert 0 < before < len(watched.models)
     assert len(set(watched.models)) == 1
     assert storage.rows("SELECT count(*) FROM attempts") == [(1,)]
-    # What was kept of the attempt is gone with it.
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]

@@ -10,12 +10,10 @@ import pytest
 
 from methods import TensorSpec
 from platform.experiment.evaluation import examine, over_clients
-from platform.experiment.planning import Surroundings, plan_run
 from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.observing import SilentObserver
 from platform.wire.layout import build_layout
 from privacy import (
     AdaptiveClipping,
@@ -42,19 +40,14 @@ LAWS = {
 BESIDE = {"flag": ADAPTIVE, "both": (*METRIC, *ADAPTIVE)}
 
 
-def auditor(storage: Storage, *overrides: str) -> Auditor:
-    config = storage.config(*overrides, *CARVED)
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
-
-
 @pytest.fixture(scope="module")
 def bare(make_storage: MakeStorage) -> Auditor:
-    return auditor(make_storage("without-pool"), *NO_POOL)
+    return Auditor(make_storage("without-pool").plan(*NO_POOL, *CARVED))
 
 
 @pytest.fixture(scope="module")
 def pooled(make_storage: MakeStorage) -> Auditor:
-    return auditor(make_storage("with-pool"))
+    return Auditor(make_storage("with-pool").plan(*CARVED))
 
 
 @pytest.mark.parametrize("norm", [pytest.param(0.1, marks=pytest.mark.slow), 1.99])

@@ -84,7 +84,6 @@ class Hosts:
 
 
 def answering(own: HolderSettings, lines: list[str] | None = None) -> Handler:
-    """What answers for a holder, as if its process had just been started."""
     return host_of(own, Surroundings(), [].append if lines is None else lines.append).handle
 
 
@@ -144,7 +143,6 @@ def folders(tmp_path: Path) -> dict[str, Path]:
     ids=["some folders", "classes are not pinned", "classes are pinned"],
 )
 def test_no_offer_tells_folders_apart(tmp_path, folders, data, most):
-    """Before, 29 of 45 offers did."""
     chosen, hosts = dict(list(folders.items())[:most]), Hosts(tmp_path / "holders", data)
     verdict = audit_offers(hosts, chosen, hostile_offers(Coordinator.of(NOISED).offer))
     assert verdict.passed, "\n".join(verdict.reasons)
@@ -161,7 +159,6 @@ def test_no_offer_tells_folders_apart(tmp_path, folders, data, most):
     shots=st.none() | st.integers(1, 64),
 )
 def test_whatever_lies_in_a_folder(tmp_path_factory, content, share, shots):
-    """Before, fourteen offers with other shares found the size of the largest class."""
     place = tmp_path_factory.mktemp("drawn")
     for name, files in content.items():
         (place / "images" / name).mkdir(parents=True)

@@ -12,11 +12,9 @@ import numpy as np
 import pytest
 
 from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
-from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.parties.identities import read_enrolment, write_enrolment
 from platform.protection.sums import SecureTerms
-from platform.rounds.observing import SilentObserver
 from platform.wire.messages import (
     Stage,
     decode_invitation,
@@ -77,17 +75,17 @@ def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
     storage = seam_storage(tmp_path)
     with seams_of(monkeypatch) as seams:
         seams.most = 1
-        with opened(storage.create(*overrides(mechanism, adversary, tmp_path))) as simulation:
-            with pytest.raises(Crash):
-                execute(simulation, SilentObserver())
+        simulation = storage.create(*overrides(mechanism, adversary, tmp_path))
+        with pytest.raises(Crash):
+            storage.finish(simulation)
         first = frozenset(sorted(simulation.population.clients)[:1])
         for lost_at in stages:
             seams.most = len(seams.sums) + 1
-            with opened(storage.reopen(simulation.run_id)) as again, pytest.raises(Crash):
-                execute(losing(again, lambda *_: first, lost_at), SilentObserver())
+            again = losing(storage.reopen(simulation.run_id), lambda *_: first, lost_at)
+            with pytest.raises(Crash):
+                storage.finish(again)
         seams.most = None
-        with opened(storage.reopen(simulation.run_id)) as last:
-            summary = execute(last, SilentObserver())
+        summary = storage.resume(simulation.run_id).summary
     assert len(seams.by_round()[1]) == 2 + len(stages)
     assert len(set(seams.by_round()[1])) == 1
     assert len(summary["rounds"]) == 2
@@ -128,7 +126,6 @@ def five(tmp_path: Path) -> Cohort:
 
 
 def overheard(found: Cohort) -> dict[tuple[Stage, str], tuple[bytes, bytes]]:
-    """What was sent and answered in a round."""
     ear = Overheard(found.transport())
     found.run(ear)
     return ear.seen
@@ -185,7 +182,6 @@ def test_a_further_attempt_without_noise_and_an_older_round_are_refused(five: Co
 
 
 def store_rows(client: Client) -> dict[str, list[Any]]:
-    """All that lies in a client's store."""
     with closing(sqlite3.connect(client._store._file.path)) as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608

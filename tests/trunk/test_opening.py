@@ -43,11 +43,7 @@ KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER B
 
 @pytest.fixture(scope="module")
 def watched(make_storage: MakeStorage) -> tuple[Finished, list[float], list[tuple[list[int], int]]]:
-    """A run in which nothing is lost, without noise; for reading only.
-
-    With it, the learning rate of each training, of clients first and of local twins then; and the
-    rounds and the last round that each local twin was trained for.
-    """
+    """A run in which nothing is lost, without noise; the rates of its trainings; twins' rounds."""
     rates: list[float] = []
     twins: list[tuple[list[int], int]] = []
     fit = LocalTrainer.fit
@@ -217,7 +213,6 @@ def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -
 
 
 def test_only_rounds_that_train_count_for_twins_and_for_falling_rates(watched) -> None:
-    """The rate is halved from round to round, and the collection is not one of them."""
     _, rates, twins = watched
     assert twins == [([2, 3], 4)] * 5
     assert rates == pytest.approx([0.04] * 5 + [0.02] * 5 + [0.04, 0.02] * 5)

@@ -21,7 +21,6 @@ from tests.contract._momentum import METHOD, PRESET, write_momentum
 from tests.trunk._runs import NONE, SMALL, Command, Storage, opened
 
 SHORT = (NONE, "rounds=1")
-OURS = ("method.name=momentum", *SHORT)
 SHA256 = hashlib.sha256(METHOD.encode()).hexdigest()
 
 
@@ -38,7 +37,8 @@ def config(tmp_path: Path) -> Path:
 
 
 def ask(config: Path, storage: Storage, *more: str) -> tuple[str, ...]:
-    settings = [word for setting in OURS for word in ("--set", setting)]
+    ours = ("method.name=momentum", *SHORT)
+    settings = [word for setting in ours for word in ("--set", setting)]
     return ("run", str(config), *settings, "--storage", storage.url, *more)
 
 
@@ -128,9 +128,7 @@ def without_options(folder: Path) -> None:
         (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
 )
-def test_what_cannot_be_used_is_one_sentence_and_exit_code_2(
-    sotto: Command, config: Path, storage: Storage, folder: Path, spoil, said: str
-) -> None:
+def test_what_cannot_be_used_is_one_sentence(sotto, config, storage, folder, spoil, said):
     spoil(folder)
     answer = sotto(*ask(config, storage, "--methods", str(folder)))
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)

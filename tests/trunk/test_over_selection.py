@@ -19,7 +19,6 @@ FIRST_THREE = (*MASKED, "federation.go_on_with=3")
 
 
 def test_a_wait_is_over_with_enough_answers_and_what_fails_or_comes_later_harms_nothing(folder):
-    """A client that fails is none of those who are enough."""
     held = threading.Event()
 
     def slow(message: bytes) -> bytes:
@@ -69,7 +68,6 @@ def test_a_run_waits_for_the_fastest_only_and_the_slowest_is_lost_in_that_round(
     # Later it may be as fast as the others: then all four count.
     assert all(len(who) >= 3 for who in survivors(folder).values())
     assert summary["rounds"][0]["dropped"] == 1
-    # What it made is paid for, whether it was waited for or not.
     assert (1, 1, "sum") in ledger(folder, "west")
     agrees(folder, summary["run_id"])
 

@@ -16,7 +16,6 @@ TINY = "task.model={name: sotto-tiny}"
 
 @pytest.fixture(scope="module")
 def on_texts(make_storage: MakeStorage) -> Finished:
-    """Reading only."""
     return make_storage("texts").run(*TEXTS)
 
 
@@ -73,7 +72,6 @@ RUN = (
 
 def test_a_run_of_one_party_says_that_there_is_no_federation(storage: Storage):
     summary = storage.run(*RUN, "task.clients=1").summary
-    # The first warning that is read, so it is whole.
     said = "centralised: one party holds all data, no federation"
     assert warnings_of(summary)[0].startswith(said)
     assert summary["final"]["epsilon"]["server"] == 0.0

@@ -81,7 +81,6 @@ def test_verify_holds_and_names_what_was_tampered_with(own_copy):
     edit(own_copy.storage.file, lambda connection: connection.execute(forged))
     shown = words(page.post("/verify", headers=OWN).text)
     assert "FAILED: " in shown and "HOLDS" not in shown and "entry 4" in shown
-    # No number of the run is stated any more.
     answer = page.get(run_page(own_copy))
     assert answer.status_code == 500 and "epsilon for server" not in words(answer.text)
 
@@ -113,19 +112,16 @@ def test_hostile_text_is_shown_as_it_is_and_never_obeyed(own_copy):
     page, told = page_of(own_copy.storage), {"actor": HOSTILE, "text": HOSTILE, "run": HOSTILE}
     searches = (f"/?{urlencode({'q': HOSTILE})}", f"/run?{urlencode({'id': HOSTILE})}")
     for path in ("/", "/audit", *searches, f"/audit?{urlencode(told)}"):
-        require_harmless(page.get(path).text)
-
-
-def require_harmless(html: str) -> None:
-    assert "\x1b" not in html and "\u202e" not in html
-    found = tags(html)
-    assert {tag for tag, _ in found} <= ALLOWED
-    for value in [str(a.get("value")) for tag, a in found if tag == "input"]:
-        assert "alert" not in value or value.startswith("<script>alert(1)</script>\"'><img")
-    assert [a.get("src") for tag, a in found if tag == "script"] == ["/page.js"]
-    assert not [a for _, a in found if any(n.startswith("on") or n == "style" for n in a)]
-    # Neither the template engine nor the terminal of whoever saves the page takes it for more.
-    assert "{{ 7*7 }}" in html and VISIBLE in html
+        html = page.get(path).text
+        assert "\x1b" not in html and "\u202e" not in html
+        found = tags(html)
+        assert {tag for tag, _ in found} <= ALLOWED
+        for value in [str(a.get("value")) for tag, a in found if tag == "input"]:
+            assert "alert" not in value or value.startswith("<script>alert(1)</script>\"'><img")
+        assert [a.get("src") for tag, a in found if tag == "script"] == ["/page.js"]
+        assert not [a for _, a in found if any(n.startswith("on") or n == "style" for n in a)]
+        # Neither the template engine nor the terminal of whoever saves the page takes it for more.
+        assert "{{ 7*7 }}" in html and VISIBLE in html
 
 
 def test_sql_in_a_search_is_text(noised_run):
@@ -211,7 +207,6 @@ def test_who_is_connected_is_what_the_hub_says(noised_run, tmp_path, monkeypatch
 # --- who is let in --------------------------------------------------------------------------------
 
 PATHS = ("/", "/run?id=x", "/clients", "/audit", "/verify", "/metrics", "/changes")
-BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
 def test_every_answer_says_what_a_browser_may_do_with_it(noised_run):
@@ -252,7 +247,7 @@ def test_without_the_token_nothing_is_shown(noised_run):
             assert answer.status_code == 401 and answer.text == "a token is needed\n"
         # In an address it opens nothing either, and where it belongs every page.
         assert page.get(f"/?token={TOKEN}", headers=headers).status_code == 401
-    assert noised_run.run_id in page.get("/", headers=BEARER).text
+    assert noised_run.run_id in page.get("/", headers={"authorization": f"Bearer {TOKEN}"}).text
 
 
 def test_a_browser_shows_the_token_once_and_has_a_session_until_it_leaves(noised_run):
@@ -286,7 +281,6 @@ def test_only_the_pages_own_form_starts_a_verification(noised_run):
         (200, {"origin": own}),
     ):
         assert page.post("/verify", headers=headers).status_code == status
-    # Nothing else can be sent at all.
     assert page.delete("/audit", headers=OWN).status_code == 405
 
 
@@ -353,6 +347,5 @@ def test_behind_a_proxy_of_another_name_a_token_is_needed(tmp_path):
     place = server.Place(host="127.0.0.1", port=0, names=["sotto.example.org"], token_file=token)
     assert server.require_safe(place) is not None
     assert place.known_names == {"localhost", "127.0.0.1", "::1", "sotto.example.org"}
-    # This machine alone needs nothing.
     for host in ("localhost", "::1", "127.8.9.10"):
         assert server.require_safe(server.Place(host=host, port=0)) is None

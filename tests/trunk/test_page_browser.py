@@ -45,10 +45,7 @@ def browser() -> Iterator[playwright.Browser]:
 
 @pytest.fixture
 def tab(browser: playwright.Browser) -> Iterator[playwright.Page]:
-    """A tab that has no complaint at the end: none of its policy, none of a script.
-
-    That a server which was killed answers no more is none.
-    """
+    """A tab without a complaint at the end, but that a server which was killed does not answer."""
     context = browser.new_context(viewport=DESK)
     context.set_default_timeout(WAIT)
     page, said = context.new_page(), []
@@ -61,7 +58,6 @@ def tab(browser: playwright.Browser) -> Iterator[playwright.Page]:
 
 
 def hold_between_rounds(process: subprocess.Popen[bytes], database: Path) -> int:
-    """Stop a run after its first rounds and before its last; return how many it had."""
     while process.poll() is None:
         if database.exists() and (rounds := rounds_in(database)):
             process.send_signal(signal.SIGSTOP)

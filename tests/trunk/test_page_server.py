@@ -22,7 +22,6 @@ Process = subprocess.Popen[str]
 def serving(
     environment: Mapping[str, str], storage: str, *options: str
 ) -> Iterator[tuple[Process, int]]:
-    """The process, and the port that it took."""
     command = [sys.executable, "-m", "platform.coordinator", "serve", "--port", "0"]
     with subprocess.Popen(
         [*command, "--storage", storage, *options],

@@ -46,7 +46,6 @@ def test_pathological_counts_by_hand():
     for client in clients:
         assert (len(client.train), len(client.test)) == (6, 12)
         assert set(np.bincount(train[client.train], minlength=20)) == {0, 3}
-        # Training and test follow the same classes.
         assert set(train[client.train]) == set(test[client.test])
     assert sorted(np.concatenate([c.test for c in clients])) == list(range(120))
 
@@ -78,7 +77,6 @@ def test_no_image_goes_to_two_clients(kind, clients, classes, shots, seed):
 
 
 def counted(clients, all_labels, classes, part="train"):
-    """Images of each class by client, (clients, classes) as lists."""
     rows = [getattr(client, part) for client in clients]
     return [np.bincount(all_labels[own], minlength=classes).tolist() for own in rows]
 
@@ -207,7 +205,6 @@ def load(*overrides: str) -> TaskData:
 
 
 def by_class(data: TaskData, part: str = "train") -> np.ndarray:
-    """Images of each class by client, (clients, classes)."""
     labels = (data.dataset.test if part == "test" else data.dataset.train).labels
     return np.stack([np.bincount(labels[getattr(c, part)], minlength=20) for c in data.clients])
 

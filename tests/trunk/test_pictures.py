@@ -106,17 +106,12 @@ def test_colours_differ_for_the_colour_blind(kind):
 INF = math.inf
 
 
-def infinite(*xs: float) -> charts.LinePicture:
-    line = charts.Line("a", tuple(charts.point(x, 50.0) for x in xs))
-    panel = charts.Panel(
-        "", charts.Scale("epsilon", "amount"), charts.Scale("y", "percent"), (line,)
-    )
-    return charts.LinePicture(name="n", title="t", panels=(panel,), columns=1)
-
-
 @pytest.mark.parametrize("xs", [(1.0, 2.0), (0.01, 8.0, INF), (0.0, INF), (INF,) * 3], ids=str)
 def test_an_infinite_value_lies_beyond_all_others_and_is_named(xs):
-    canvas = drawn(infinite(*xs))
+    line = charts.Line("a", tuple(charts.point(x, 50.0) for x in xs))
+    scales = charts.Scale("epsilon", "amount"), charts.Scale("y", "percent")
+    panel = charts.Panel("", *scales, (line,))
+    canvas = drawn(charts.LinePicture(name="n", title="t", panels=(panel,), columns=1))
     (axes,) = canvas.figure.axes
     labels = [label.get_text() for label in axes.get_xticklabels()]
     ticks = dict(zip(labels, axes.get_xticks(), strict=True))
@@ -154,5 +149,4 @@ def test_lines_are_broken_where_they_must_be_and_nothing_is_lost():
     assert max(charts.width_of(line) for line in found.split("\n")) <= 2.0
     assert re.sub(r"\s", "", found) == re.sub(r"\s", "", text)
     assert charts.wrapped("a\nb", 2.0) == "a\nb"
-    # What the font lacks is escaped.
     assert charts.drawable("Ω客\x1b\U00020000") == "Ω\\u5ba2\\x1b\\U00020000"

@@ -90,7 +90,6 @@ def test_without_noise_it_is_the_number_of_survivors() -> None:
         vector[3] = survivors + 0.01
         with pytest.raises(ProtocolViolation):
             how.sums.require_plausible(Totals(vector, survivors, survivors))
-    # Without clipping nothing is promised.
     protection(NoProtection(8.0)).sums.require_plausible(Totals(np.full(LENGTH, 1e9), 4, 4))
 
 

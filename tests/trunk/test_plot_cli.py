@@ -25,7 +25,6 @@ from tests.trunk._tampering import execute
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the test's own, in which commands work."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"
@@ -46,12 +45,10 @@ def test_a_picture_names_its_run_and_takes_no_others_place(sotto, noised_run, he
     expected = {f"pictures/{noised_run.run_id}/curves{end}" for end in (".svg", ".png")}
     assert files(here) == expected
     assert {f"picture: {name}" for name in expected} <= set(answer.out.splitlines())
-    # The records stay as they were.
     assert noised_run.storage.file.read_bytes() == before
     curves = here / f"pictures/{noised_run.run_id}/curves.svg"
     text = curves.read_text("utf-8")
     assert f"run {noised_run.run_id}" in text
-    # Not over what is there, and nothing is touched then.
     curves.write_text("mine")
     again = plot(sotto, noised_run)
     assert again.code == 2 and "exists already" in again.err and again.err.count("\n") == 1

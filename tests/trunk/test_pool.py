@@ -25,7 +25,7 @@ from platform.wire.layout import handle
 from platform.wire.transport import Transport
 from storage import DatabaseDamaged, PoolEntry
 from tests._linking import SIGNIFICANCE, Watcher, chance
-from tests.trunk._runs import FIXED, OS, Finished, opened, over
+from tests.trunk._runs import FIXED, OS, opened, over
 
 SPEC = {"context": TensorSpec((2,))}
 NO_MASKS = "secure_aggregation.enabled=false"
@@ -49,7 +49,6 @@ def handle_of(owner: int, generation: int = 1) -> bytes:
 
 
 def serve_experts(entries, handles, rules, rng):
-    """What one client is served."""
     (experts,) = ResidentPool(entries, rules).serve([handles], rng)
     return experts
 
@@ -86,9 +85,7 @@ def test_ones_own_entries_are_never_served_and_the_newest_is_asked_from():
     others = [(-3, 0), (0, 2), (1, 0), (1, 1)]
     assert values(serve_experts(entries, mine, rules(9), rng())) == others
     assert values(serve_experts(entries, mine, rules(1), rng())) == [(-3, 0)]
-    # A handle without a live entry is passed over.
     assert values(serve_experts(LINE, mine, rules(1), rng())) == [(1, 0)]
-    # The own one is served where the method wants it.
     everything = rules(5, select="all", exclude_self=False)
     assert len(serve_experts(LINE, [handle_of(0)], everything, rng())) == 5
 
@@ -266,9 +263,9 @@ def test_a_trained_linker_does_no_better_than_chance_over_a_whole_run(storage, m
     watcher = Watcher(storage.file, [])
     length = (f"rounds={ROUNDS}", "pool.generations=2")
     simulation = storage.create(OS, *FIXED, *length, NO_MASKS)
-    with opened(simulation) as held, monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         watcher.on(patch)
-        run = Finished(storage, held.run_id, execute(held, SilentObserver()))
+        run = storage.finish(simulation)
     identities, survivors = run.identities(), run.survivors()
     assert [files.generation for files in watcher.seen] == list(range(1, ROUNDS + 1))
     assert all(files.log and len(files.rows) == 4 for files in watcher.seen)

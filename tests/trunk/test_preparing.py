@@ -40,8 +40,6 @@ class Keeping:
 
 @dataclass
 class Plain:
-    """Keeps what it is given, as methods do by default."""
-
     needs: frozenset[str] = frozenset({"features", "domains"})
 
     def prepare(self, arrays: Arrays) -> Arrays:
@@ -109,21 +107,24 @@ def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
 
 
 @dataclass
-class Making(Keeping):
-    """Keeps what it is told to make of the tokens."""
+class Making:
+    """Keeps what it is told to make of the one array that it needs."""
 
-    make: Callable[[Any], Any] = np.copy
+    make: Callable[[Any], Any]
+    needs: frozenset[str] = frozenset({"text"})
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        return {"kept": self.make(arrays["tokens"])}
+        return {"kept": self.make(*arrays.values())}
 
 
 def test_rows_that_do_not_match_and_an_example_that_is_another_in_company_are_refused():
+    less = Making(lambda tokens: tokens[1:], Keeping.needs)
     with pytest.raises(ConfigError, match="made 4 rows"):
-        prepared(Making(make=lambda tokens: tokens[1:]), pictures(5), TOKENS)
+        prepared(less, pictures(5), TOKENS)
     # Under dp_sgd one record would be in every row.
+    mixed = Making(lambda tokens: tokens - tokens.mean(axis=0), Keeping.needs)
     with pytest.raises(ConfigError, match="another 'kept' of"):
-        prepared(Making(make=lambda tokens: tokens - tokens.mean(axis=0)), pictures(5), TOKENS)
+        prepared(mixed, pictures(5), TOKENS)
 
 
 TREE = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
@@ -166,20 +167,9 @@ def test_domains_are_counted_among_those_that_are_dealt_and_only_in_training():
     assert all(set(test.arrays) == {"features", "labels"} for test in tests)
 
 
-@dataclass
-class Texts:
-    """Keeps texts, their lengths in words, or what it is told to make of them."""
-
-    make: object = None
-    needs: frozenset[str] = frozenset({"text"})
-
-    def prepare(self, arrays: Arrays) -> Arrays:
-        return arrays if self.make is None else {"kept": self.make(arrays["text"])}
-
-
 def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
     texts = ("short",) * CHUNK + ("a text that is longer than all before",)
-    upper = Texts(np.char.upper)
+    upper = Making(np.char.upper)
     kept = prepared_arrays(upper, texts, np.arange(len(texts)), NOTHING)["kept"]
     assert kept[-1] == texts[-1].upper() and kept[0] == "SHORT"
     assert prepared_batch(upper, ("a", "bc"), NOTHING)["kept"].tolist() == ["A", "BC"]
@@ -199,4 +189,4 @@ def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
 def test_a_text_that_is_prepared_by_its_company_is_refused(make):
     texts = ("a", "a longer one", "b")
     with pytest.raises(ConfigError, match="one example alone"):
-        prepared_arrays(Texts(make), texts, np.arange(3), NOTHING)
+        prepared_arrays(Making(make), texts, np.arange(3), NOTHING)

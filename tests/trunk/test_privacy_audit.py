@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -24,10 +24,8 @@ from methods.pfedmoap import PFedMoAP
 from methods.prompts.prompt import CONTEXT
 from platform.cli.trying import draw
 from platform.errors import ConfigError
-from platform.experiment.planning import RunPlan, Surroundings, plan_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
+from platform.experiment.planning import RunPlan
 from platform.experiment.privacy_auditing.outcome import ChannelAudit, standardise
-from platform.rounds.observing import SilentObserver
 from platform.wire.layout import UploadLayout
 from privacy import SensitivityViolation
 from privacy.training import LocalTrainer, TrainingPlan
@@ -35,6 +33,7 @@ from tests.trunk._audits import (
     DP_SGD,
     NOISE,
     Auditor,
+    audited,
     bare_entry,
     cases,
     halve_noise,
@@ -71,8 +70,7 @@ FEW = {name: EVERY[name] for name in ("upload, independent", "distributed", "cen
 
 @pytest.fixture(scope="module")
 def audit(make_storage) -> Auditor:
-    config = make_storage("audit").config()
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+    return Auditor(make_storage("audit").plan())
 
 
 @cases(EVERY, "upload")
@@ -144,17 +142,6 @@ def test_what_claims_nothing_is_not_audited(audit):
         audit(NONE)
 
 
-@pytest.mark.slow
-def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
-    changes = ("task.test_per_class=6", "task.shots=1", f"storage.url=sqlite:///{tmp_path}/s.db")
-    small = [part for change in changes for part in ("--set", change)]
-    outcome = sotto("audit-privacy", "expert-pool", *small, "--canaries", "100", "--json")
-    assert outcome.code == 0, outcome.err
-    channels = ("sum", "pool", "offers", "folders", "failures", "peers")
-    assert [d["channel"] for d in outcome.document] == [*channels]
-    assert all(d["passed"] for d in outcome.document)
-
-
 def test_every_channel_is_drawn_and_a_refuted_one_is_named(audit, tmp_path):
     path, (one, other) = tmp_path / "audit.svg", audit(*NOISE, canaries=100).values()
     refuted = dataclasses.replace(other, problems=("it is",))
@@ -180,8 +167,7 @@ def test_calibrated_builds_of_every_method(make_storage, method, target, mechani
     mechanism = [o for o in mechanism if method == "pfedmoap" or o != INDEPENDENT]
     calibrated = ["privacy.noise_multiplier=null", f"privacy.target_epsilon={target}"]
     overrides = [*chosen, *mechanism, *calibrated]
-    config = make_storage("calibrated").config(*overrides)
-    base = plan_run(config, SilentObserver(), Surroundings())
+    base = make_storage("calibrated").plan(*overrides)
     for verdict in Auditor(base)(*overrides, canaries=6000).values():
         assert verdict.passed, verdict.reasons
         assert verdict.result.is_tight
@@ -198,25 +184,18 @@ GATED = ("privacy.noise_multiplier=1.0",)
 
 @pytest.fixture(scope="module")
 def plan(make_storage) -> Callable[..., RunPlan]:
-    storage = make_storage("records")
-
-    @cache
-    def made(*overrides: str) -> RunPlan:
-        config = storage.config(*DP_SGD, *overrides)
-        return plan_run(config, SilentObserver(), Surroundings())
-
-    return made
+    return cache(partial(make_storage("records").plan, *DP_SGD))
 
 
-def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
-    (audit,) = audit_run(AuditPlan(plan, canaries), lambda *_, **__: None)
+def audit_of(plan: RunPlan, canaries: int) -> ChannelAudit:
+    (audit,) = audited(plan, canaries)
     return audit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("overrides", "mu"), [((*PROMPT_FL, *REPLACE), 2 / 0.7), (GATED, 1.0)])
 def test_the_right_training_is_not_refuted(plan, overrides, mu):
-    audit = audited(plan(*overrides), 40)
+    audit = audit_of(plan(*overrides), 40)
     assert audit.passed, audit.reasons
     assert (audit.channel, audit.result.unit) == ("training", "record")
     assert audit.result.claimed_mu == pytest.approx(mu)
@@ -225,11 +204,10 @@ def test_the_right_training_is_not_refuted(plan, overrides, mu):
 
 def test_same_noise_in_each_training_is_refuted(plan, monkeypatch):
     repeat_noise(monkeypatch)
-    assert "correlated" in reasons(audited(plan(*PROMPT_FL), 10))
+    assert "correlated" in reasons(audit_of(plan(*PROMPT_FL), 10))
 
 
 def raw_gate(self, view, data, trainer, rng) -> LocalResult:
-    """pFedMoAP whose prompt is trained privately and whose gate is not."""
     start, personal = view.broadcast[CONTEXT], view.personal
     context = self.train_prompt(start, data, trainer, rng)
     if not data.num_examples:
@@ -245,7 +223,7 @@ def raw_gate(self, view, data, trainer, rng) -> LocalResult:
 def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plan, monkeypatch):
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
     with pytest.raises(SensitivityViolation):
-        audited(plan(*GATED), 10)
+        audit_of(plan(*GATED), 10)
 
 
 @pytest.mark.slow
@@ -254,7 +232,7 @@ def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plan, monkeypatch)
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
     monkeypatch.setattr(platform.parties.totality, "seal", lambda examples: examples)
     monkeypatch.setattr(platform.parties.totality, "require_released", lambda *_, **__: None)
-    audit = audited(plan(*GATED), 70)
+    audit = audit_of(plan(*GATED), 70)
     assert not audit.result.passed
     found = reasons(audit)
     assert "'personal state'" in found
@@ -274,5 +252,5 @@ def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plan, monkeypatch)
     ids=["three steps", "sampled", "replaced"],
 )
 def test_every_method_under_dp_sgd(plan, method, overrides):
-    audit = audited(plan(*method, *overrides), 1000)
+    audit = audit_of(plan(*method, *overrides), 1000)
     assert audit.passed, audit.reasons

@@ -18,14 +18,13 @@ import platform.experiment.dealing
 import platform.experiment.joining
 import platform.parties.totality
 import platform.protection.sums
-from platform.experiment.planning import RunPlan, plan_run
+from platform.experiment.planning import RunPlan
 from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, game_of
 from platform.experiment.privacy_auditing.beginnings import FolderAudit, audit_folders
 from platform.experiment.privacy_auditing.hostile_rounds import FailureAudit, PeerAudit, audit_peers
 from platform.parties.client import Client
 from platform.protection.sums import NoisedSum, SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from privacy import ProtocolViolation
 from tests.trunk._audits import DP_SGD, NOISE, cases
@@ -46,12 +45,8 @@ EVERY = {
 }
 
 
-def planned(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
-
-
 def audit(storage: Storage, *overrides: str) -> PeerAudit:
-    return audit_peers(planned(storage, *overrides))
+    return audit_peers(storage.plan(*overrides))
 
 
 @cases(EVERY, "distributed", "central, experts", "central, no masks")
@@ -161,7 +156,7 @@ FAILING = {
 
 @pytest.fixture(scope="module")
 def network(make_storage) -> RunPlan:
-    return planned(make_storage("network"), *NETWORK)
+    return make_storage("network").plan(*NETWORK)
 
 
 def audit_failures(run: RunPlan) -> FailureAudit:
@@ -170,7 +165,7 @@ def audit_failures(run: RunPlan) -> FailureAudit:
 
 @cases(FAILING, "upload")
 def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, mechanism):
-    verdict = audit_failures(planned(storage, *mechanism))
+    verdict = audit_failures(storage.plan(*mechanism))
     assert verdict.passed, verdict.reasons
     # One message a class, at least, on which some neighbours fail and others do not.
     assert verdict.split >= (2 if NETWORK[0] in mechanism else 0)
@@ -179,7 +174,7 @@ def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, m
 
 @pytest.mark.slow
 def test_a_collection_is_played(storage: Storage):
-    verdict = audit_failures(planned(storage.gathering(), GATHERING, *FIXED, "pool.noise=null"))
+    verdict = audit_failures(storage.gathering().plan(GATHERING, *FIXED, "pool.noise=null"))
     assert verdict.passed, verdict.reasons
 
 
@@ -213,7 +208,7 @@ def test_a_zero_without_noise_is_refuted(network: RunPlan, monkeypatch):
 @pytest.mark.slow
 def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
     """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
-    run = planned(storage, *FAILING["central"])
+    run = storage.plan(*FAILING["central"])
     change_nothing(monkeypatch, lambda levels, grid: levels ^ np.uint64(1 << 12))
     assert audit_failures(run).reasons == ("the upload of a failed client is not zero",)
 
@@ -242,7 +237,7 @@ BEGINNINGS = {
 
 
 def audit_of_folders(storage: Storage, *overrides: str) -> FolderAudit:
-    return audit_folders(game_of(AuditPlan(planned(storage, *overrides), canaries=0)))
+    return audit_folders(game_of(AuditPlan(storage.plan(*overrides), canaries=0)))
 
 
 @pytest.mark.slow

@@ -12,26 +12,11 @@ from typing import Any
 import pytest
 
 from platform.disk.log_files import heads_file, key_file
-from platform.results.report.blocks import (
-    Facts,
-    Figure,
-    Table,
-    epsilon_text,
-    of_a_hundred,
-    text_of,
-)
+from platform.results.report.blocks import Facts, Figure, Table, epsilon_text, of_a_hundred, text_of
 from platform.results.report.document import bases_of
 from platform.results.report.rendering import html_page, plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
-from tests.trunk._reports import (
-    answers,
-    figures,
-    report_of,
-    report_on,
-    section,
-    sentences,
-    text,
-)
+from tests.trunk._reports import answers, figures, report_of, report_on, section, sentences, text
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,
@@ -107,7 +92,6 @@ def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run:
     said = list(sentences(section(report, "odds")))
     for whom in ("the server", "peers", "an observer"):
         (line,) = [one for one in said if one.startswith(f"Against {whom}:")]
-        # The first sentences that an officer reads.
         assert "nothing is proven" in line and "all 100 may be right" in line
     assert "no finite epsilon" in "\n".join(sentences(section(report, "unit")))
     assert all(figure.value == 100.0 for _, figure in report.odds if figure is not None)
@@ -248,7 +232,6 @@ def test_a_refuted_claim_is_the_first_warning(sotto, honest_run, tmp_path):
     found = an_audit(honest_run)
     found[1] |= {"passed": False, "reasons": ["it is"]}
     document = reported(sotto, honest_run, tmp_path, json.dumps(found)).document
-    # What an officer reads first.
     assert document["warnings"][0].startswith("an audit has refuted the claim on channel sum")
 
 
@@ -257,7 +240,6 @@ def test_a_refuted_claim_is_the_first_warning(sotto, honest_run, tmp_path):
     [
         ({"mechanism": "dp_sgd"}, "mechanism is 'dp_sgd'"),
         ({"unit": "record"}, "unit is 'record'"),
-        # An audit of another run.
         ({"claimed_epsilon": gaussian_epsilon(99.0, 1)}, "no release of"),
     ],
 )
@@ -272,7 +254,10 @@ def test_an_audit_of_another_claim_is_refused(sotto, honest_run, tmp_path, chang
 def test_what_the_command_prints_is_what_is_read(sotto, honest_run, tmp_path):
     config = honest_run.folder / "config.yaml"
     made = sotto("audit-privacy", str(config), "--canaries", "100", "--json")
-    assert made.code == 0
+    assert made.code == 0, made.err
+    channels = ["sum", "pool", "offers", "folders", "failures", "peers"]
+    assert [one["channel"] for one in made.document] == channels
+    assert all(one["passed"] for one in made.document)
     answer = reported(sotto, honest_run, tmp_path, made.out)
     assert (answer.code, answer.err) == (0, "")
 
@@ -316,12 +301,9 @@ def test_a_federations_report_names_nobody_and_guesses_no_accuracy(tmp_path: Pat
 
 ONE_ROUND = "rounds=1"
 LARGE = "Epsilon is too large to mean much"
-DELTA = "Delta leaves room for a complete failure"
 UNIT = "The unit does not cover what people fear, or is no person"
 ELSEWHERE = "The same data are released elsewhere without noise"
-TRUST = "The trust that is assumed does not hold"
 BUILT = "Randomness, floating point, side channels"
-BOUNDED = "What one unit contributes is not bounded"
 MADE_UP = "The records themselves are made up"
 
 UNSIGNED = "no head of"
@@ -341,7 +323,7 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {
             "noise_source seeded": BUILT,
             "upload_noise draws floating-point": BUILT,
-            "delta 0.3 is above": DELTA,
+            "delta 0.3 is above": "Delta leaves room for a complete failure",
             "against server, is 25.00": LARGE,
             "secure aggregation is off": "",
         },
@@ -351,13 +333,13 @@ INJECTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
         {
             "mechanism none": LARGE,
             "a round was chosen": ELSEWHERE,
-            "against server, peers, observer": BOUNDED,
+            "against server, peers, observer": "What one unit contributes is not bounded",
         },
     ),
     "the unit is an event": ((OS, *RECORDS, *NO_POOL), {"unit is one record": UNIT}),
     "a trusted coordinator": (
         (OS, "privacy.mechanism=central_noise", *NO_POOL, *FIXED),
-        {"against server epsilon": TRUST},
+        {"against server epsilon": "The trust that is assumed does not hold"},
     ),
 }
 
@@ -371,9 +353,7 @@ def careful_run(make_storage: Callable[[str], Storage]) -> Finished:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INJECTED)
-def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
-    storage: Storage, careful_run: Finished, name: str
-) -> None:
+def test_a_hazard_is_among_the_warnings_and_in_a_careful_run_is_not(storage, careful_run, name):
     overrides, hazards = INJECTED[name]
     report, careful = report_of(storage.run(ONE_ROUND, *overrides)), report_of(careful_run)
     for warning, hazard in hazards.items():
@@ -384,9 +364,7 @@ def test_a_hazard_in_a_run_is_among_the_warnings_and_in_a_careful_run_is_not(
             assert answers(careful)[hazard][0] != "hazard"
 
 
-def test_some_hazards_are_in_every_simulation_and_an_unsigned_head_is_warned_of(
-    honest_run: Finished, own_copy: Finished
-) -> None:
+def test_hazards_of_every_simulation_and_unsigned_heads_are_warned_of(honest_run, own_copy):
     report = report_of(honest_run)
     for words in ("holds exact accuracies", "entries are linkable"):
         assert any(words in text for text in report.warnings)

@@ -63,7 +63,6 @@ def test_no_text_of_a_document_becomes_markup(report):
     found, harmless = read_page(html), read_page(html_page(report))
     tags = [[(tag.name, sorted(tag.attributes)) for tag in one.tags] for one in (found, harmless)]
     assert tags[0] == tags[1]
-    # Not a template's either.
     assert "{{7*7}}" in html and found.named("h1")[0].text == HOSTILE
 
 

@@ -7,7 +7,6 @@ import logging
 import math
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,8 +16,7 @@ from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
-from platform.experiment.planning import Surroundings, plan_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing
 from platform.parties import totality
 from platform.parties.client import Client
 from platform.parties.profile import as_sent, expectations_of, require_broadcast
@@ -26,7 +24,7 @@ from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from privacy import GroupCounts
-from tests.trunk._audits import NOISE
+from tests.trunk._audits import NOISE, audited
 from tests.trunk._runs import (
     NO_POOL,
     RECORDS,
@@ -95,32 +93,28 @@ def test_the_noise_is_calibrated_for_counts_too(storage: Storage):
 
 def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch):
     force(monkeypatch, FORCED)
-    with opened(storage.create(*GROUPED, BARE, "rounds=1")) as simulation:
-        before = simulation.run.terms.initial_state()["context"]
-        summary = execute(simulation, SilentObserver())
-    ((blob,),) = storage.rows("SELECT blob FROM states")
-    moved = decode_arrays(blob)["context"] - before
+    simulation = storage.create(*GROUPED, BARE, "rounds=1")
+    done = storage.finish(simulation)
+    moved = done.state()["context"] - simulation.run.terms.initial_state()["context"]
     for group, step in STEP.items():
         np.testing.assert_allclose(moved[group], step, atol=2e-5)
-    # Without noise no count is shown.
     shown = {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
-    assert summary["rounds"][0]["groups"] == shown
+    assert done.summary["rounds"][0]["groups"] == shown
 
 
 def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(storage, monkeypatch):
     force(monkeypatch, dict.fromkeys(range(5), 0), number=3)
     split = "pool={kind: groups, experts: 3, empty: split}"
-    with opened(storage.create(*GROUPED, BARE, split, "rounds=1")) as simulation:
-        before = simulation.run.terms.initial_state()["context"]
-        summary = execute(simulation, SilentObserver())
-    ((blob,),) = storage.rows("SELECT blob FROM states")
-    state = decode_arrays(blob)["context"]
+    simulation = storage.create(*GROUPED, BARE, split, "rounds=1")
+    before = simulation.run.terms.initial_state()["context"]
+    done = storage.finish(simulation)
+    state = done.state()["context"]
     # Five clients are more than twice 5 / 3, and the half that is left is not.
     assert np.linalg.norm(state[1] - state[0]) == pytest.approx(0.03 * math.sqrt(WIDTH), rel=1e-3)
     assert state[2].tobytes() == before[2].tobytes()
-    entry = summary["rounds"][0]["groups"]
+    entry = done.summary["rounds"][0]["groups"]
     assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
-    assert any("in 1 of 1 rounds" in words for words in warnings_of(summary))
+    assert any("in 1 of 1 rounds" in words for words in warnings_of(done.summary))
 
 
 def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch):
@@ -142,7 +136,7 @@ def settled(storage: Storage) -> str:
 
 
 def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apart(
-    tmp_path: Path, monkeypatch, caplog
+    tmp_path, monkeypatch, caplog
 ):
     """Two worlds in which two clients have changed places leave the same behind."""
     caplog.set_level(logging.DEBUG)
@@ -253,8 +247,8 @@ def test_a_client_refuses_another_number_of_experts(storage: Storage):
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
 def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storage, mechanism):
-    run = plan_run(storage.config(*GROUPED, *NOISE, mechanism), SilentObserver(), Surroundings())
-    found = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
+    run = storage.plan(*GROUPED, *NOISE, mechanism)
+    found = audited(run)
     assert [one.channel for one in found] == ["sum", "sum, two groups"]
     assert all(one.passed and one.result.is_tight for one in found)
     assert audit_failing(AuditPlan(run, 300)).passed
@@ -265,12 +259,8 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
     monkeypatch.setattr(GroupCounts, "bound", lambda self, norm: 3.0 * norm)
     monkeypatch.setattr(GroupCounts, "charged_norm", lambda self, norm, count, relation: norm)
     noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")
-    run = plan_run(storage.config(*GROUPED, *noise, CENTRAL), SilentObserver(), Surroundings())
-    found = audit_run(AuditPlan(run, 200), lambda *_, **__: None)
+    found = audited(storage.plan(*GROUPED, *noise, CENTRAL), 200)
     assert found[0].passed and not found[1].passed
-
-
-MASKS_OFF = "secure_aggregation.enabled=false"
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
 from platform.errors import ProtocolError, RunStopped
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import LEVELS, EntryProtection, Protection
-from platform.wire.layout import (
-    build_layout,
-    flatten,
-    tensor_at,
-    unflatten,
-    vector_length,
-)
+from platform.wire.layout import build_layout, flatten, tensor_at, unflatten, vector_length
 from privacy import NonFiniteUpdate, NoProtection, Quantiser, ReleaseKey, SeededNoise, UploadNoise
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
@@ -143,7 +137,6 @@ def test_without_mechanism_and_masks_everything_is_exact():
     assert np.array_equal(prepared.entry["a"], ENTRY["a"])
     opened = guard.open_entry(prepared.entry, BROADCAST)
     assert all(np.array_equal(opened[name], ENTRY[name]) for name in SPEC)
-    # Beside a masked sum an entry is exact too.
     guard = protection(NoProtection(8.0), masked=True)
     assert not guard.sums.exact
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
@@ -173,7 +166,6 @@ def test_other_tensors_than_announced_are_refused(mechanism, masked):
     with pytest.raises(UpdateSpecMismatch, match="'b'"):
         wrong = {**UPDATE, "b": np.zeros(4, np.float32)}
         guard.prepare(LocalResult(wrong, ENTRY, {}), BROADCAST, seeded())
-    # One that is not finite never leaves.
     guard = protection(mechanism, pool=False)
     for value in (np.nan, np.inf):
         update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}

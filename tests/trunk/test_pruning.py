@@ -36,7 +36,6 @@ def dead(make_storage: MakeStorage) -> Storage:
 
 @pytest.fixture
 def storage(dead: Storage, tmp_path: Path) -> Storage:
-    """A copy of it that a test may change."""
     return Storage(Path(shutil.copytree(dead.folder, tmp_path / "runs", symlinks=True)))
 
 
@@ -81,7 +80,6 @@ def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(sotto, storage,
     assert answer.code == 0 and "pruned 1 run" in answer.out
     after = counted(storage)
     assert (after["states"], after["pool"], after["stages"]) == (0, 0, 0)
-    # One audit entry more tells of it.
     added = {table: after[table] - before[table] for table in FOREVER}
     assert added == {**dict.fromkeys(FOREVER, 0), "audit": 1, "leaves": 1}
     assert personal(storage, killed) == 0
@@ -114,8 +112,8 @@ def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finishe
 
 @pytest.mark.slow
 def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
-    sotto: Command, storage: Storage, killed: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sotto, storage, killed, monkeypatch
+):
     at = ("--storage", storage.url)
     with monkeypatch.context() as patch, pytest.raises(Crash):
         crash_at(patch, pruning, "_erase_own_parts", 1)

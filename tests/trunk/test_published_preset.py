@@ -11,7 +11,7 @@ from platform.config import load_config
 from platform.experiment.planning import RunPlan, Surroundings, plan_run
 from platform.protection.building import protect_run
 from platform.rounds.observing import SilentObserver
-from privacy import Release, ReleaseKey, epsilons
+from privacy import ReleaseKey, epsilons
 
 TOTALS = {
     # Relation, then rounds: computed with another library (dp_accounting 0.6, PLD).
@@ -28,19 +28,13 @@ def base(make_storage) -> RunPlan:
     return plan_run(config, SilentObserver(), Surroundings())
 
 
-def row_of(base: RunPlan, relation: str) -> Release:
-    """What one client's ledger holds after a round of the shipped configuration."""
+@pytest.mark.parametrize(("relation", "rounds"), TOTALS)
+def test_the_published_preset_has_its_honest_totals(base, relation, rounds):
     config = load_config(Path("published-preset"), [f"privacy.relation={relation}"])
     protection, _ = protect_run(config, base.learning.method)
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
-    (found,) = protection.releases(ReleaseKey(round_number=1, **key))
-    assert found.relation == relation
-    return found
-
-
-@pytest.mark.parametrize(("relation", "rounds"), TOTALS)
-def test_the_published_preset_has_its_honest_totals(base, relation, rounds):
-    row = row_of(base, relation)
+    (row,) = protection.releases(ReleaseKey(round_number=1, **key))
+    assert row.relation == relation
     rows = [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
     assert rows[0].standard_deviation / rows[0].clipping_norm == pytest.approx(0.0507)
     spent = epsilons(rows, 0.05)

@@ -32,7 +32,6 @@ def test_a_known_answer():
     words = [int.from_bytes(digest[i : i + 4], "little") for i in range(0, 32, 4)]
     expected = np.random.default_rng(words)
     assert stream(0, "cohort", 1).integers(0, 2**60) == expected.integers(0, 2**60)
-    # Other purposes have other streams.
     purposes = [
         *((1, "a"), (2, "a"), (1, "b"), (1, "a", 1), (1, "a", "1")),
         *((1, "a1"), (11, "a"), (1, 1, "a"), (1, "a", "b"), (1, 'a", "b')),
@@ -76,7 +75,6 @@ def everything() -> dict[str, list[Any]]:
 
 
 def say_everything() -> int:
-    """Prints it as JSON; all seeds are alike, and so is all else that a fork inherits."""
     random.seed(7)
     np.random.seed(7)
     torch.manual_seed(7)

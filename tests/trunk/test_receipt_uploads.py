@@ -11,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from platform.cli.client_app import main
 from platform.errors import ProtocolError
-from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.client_state import Session, decode_session, encode_session
 from platform.parties.receipt_checks import ReceiptRefused, read_receipts, verified, write_receipts
-from platform.rounds.observing import SilentObserver
 from platform.wire.codec import Envelope, peek
 from platform.wire.receipt_messages import (
     ADVERSARIES,
@@ -34,7 +31,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication
 from storage import ClientStore, SessionRecord
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder
-from tests.trunk._runs import OS, Finished, Storage, command_line, crashed, opened, over
+from tests.trunk._runs import OS, Finished, Storage, crashed, over
 from tests.trunk.test_receipts import PLAIN, exact, stores, two_rounds, with_receipts
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "receipts"
@@ -161,11 +158,8 @@ def listened(simulation: Simulation, heard: Heard) -> Simulation:
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Heard]:
-    """A finished run, and what each client uploaded, by pseudonym and round."""
     storage, uploads = Storage(tmp_path_factory.mktemp("heard")), {}
-    with opened(storage.create(OS, PLAIN)) as simulation:
-        summary = execute(listened(simulation, uploads), SilentObserver())
-    return Finished(storage, simulation.run_id, summary), uploads
+    return storage.finish(listened(storage.create(OS, PLAIN), uploads)), uploads
 
 
 def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(heard: tuple[Finished, Heard]) -> None:
@@ -194,9 +188,7 @@ def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
     heard: Heard = {}
     simulation = listened(storage.create(OS), heard)
     crashed(monkeypatch, simulation, Client, "_disclose", 7, after=True)
-    with opened(storage.reopen(simulation.run_id)) as simulation:
-        summary = execute(listened(simulation, heard), SilentObserver())
-    run = Finished(storage, simulation.run_id, summary)
+    run = storage.finish(listened(storage.reopen(simulation.run_id), heard))
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
@@ -208,14 +200,7 @@ def test_after_a_restart_only_what_came_since_is_told(storage, monkeypatch):
 
 
 def attempts(store: ClientStore) -> int:
-    """In how many a client has released something."""
     return len({(row.round_number, row.attempt) for row in store.rows()})
-
-
-@pytest.fixture
-def client(monkeypatch, capsys):
-    """The data holder's command line."""
-    return command_line(monkeypatch, capsys, main)
 
 
 def test_the_command_line_says_which_round_an_upload_is_of(client, heard, tmp_path):

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from platform.cli.client_app import main
 from platform.disk.log_files import (
     add_note,
     heads_file,
@@ -74,24 +73,13 @@ from storage import (
 )
 from tests.storage.test_log import fill
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder, signed
-from tests.trunk._runs import (
-    NONE,
-    OS,
-    Finished,
-    Storage,
-    command_line,
-    gaussian_epsilon,
-    opened,
-    over,
-    stores_of,
-)
+from tests.trunk._runs import NONE, OS, Finished, Storage, gaussian_epsilon, opened, over, stores_of
 
 SECOND = replace(ROW, round_number=2)
 PLAIN = "secure_aggregation.enabled=false"
 
 
 def exact(rounds: int) -> float:
-    """Epsilon of so many rounds by the exact Gaussian formula."""
     return gaussian_epsilon(ROW.standard_deviation, rounds)
 
 
@@ -131,7 +119,6 @@ def test_true_receipts_are_kept_and_witnessed_and_cost_what_the_formula_says(tmp
     assert list(read_receipts(tmp_path / "file")) == client.kept()
     (run,) = verified(client.kept(), client.store.rows())
     assert run.problems == () and run.epsilons == pytest.approx(spent(2), rel=1e-9)
-    # The same request again changes nothing.
     last = client.kept()[-1].receipt
     first, again = client.receipts.take(last), client.receipts.take(last)
     assert first == again and first.cosignature
@@ -217,7 +204,6 @@ def test_a_key_that_was_handed_over_is_taken(tmp_path: Path) -> None:
     assert client.receipts.take(following.receipt(6, [], attempt=(2, 1))).size == 7
     with pytest.raises(ReceiptRefused, match="no key handed"):
         client.receipts.take(Log([*log.leaves, b"more", b"x"]).receipt(7, [], attempt=(2, 1)))
-    # And one that the owner knows is required.
     log, client = Log(), holder(tmp_path, "bob", trusted=new.key)
     log.event()
     with pytest.raises(ReceiptRefused, match="the known key"):
@@ -256,7 +242,6 @@ def test_receipts_that_share_no_head_are_not_said_to_agree(client, tmp_path):
 
 
 def mutated(data: bytes, dice: random.Random) -> bytes:
-    """One byte changed, one cut away, or two parts swapped."""
     at = dice.randrange(len(data))
     kind = dice.randrange(3)
     if kind == 0:
@@ -291,14 +276,11 @@ def with_receipts(simulation: Simulation) -> Simulation:
 
 
 def held(storage: Storage, *overrides: str) -> Finished:
-    with opened(storage.create(*overrides)) as simulation:
-        summary = execute(with_receipts(simulation), SilentObserver())
-        return Finished(storage, simulation.run_id, summary)
+    return storage.finish(with_receipts(storage.create(*overrides)))
 
 
 @pytest.fixture(scope="module")
 def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A finished run of five clients with receipts."""
     folder = tmp_path_factory.mktemp("receipted")
     return held(Storage(folder), OS, PLAIN)
 
@@ -319,7 +301,6 @@ def test_every_client_of_a_run_has_receipts_that_add_up_and_cosigns_heads(receip
         assert max(run.epsilons[name] for run in runs) == pytest.approx(final[name], rel=1e-9)
     problems, common = forks(runs[:1], runs[1:2])
     assert problems == [] and common >= 2
-    # All clients have cosigned the heads.
     sizes = witnessed_sizes(file)
     assert sizes.keys() == {store.identity.pseudonym for store in stores(receipted).values()}
     assert len(set(sizes.values())) == 1 and kept_heads(file, key).heads
@@ -356,12 +337,6 @@ def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> 
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
         assert found.stated is not None and math.isinf(found.stated["server"])
-
-
-@pytest.fixture
-def client(monkeypatch, capsys):
-    """The data holder's command line."""
-    return command_line(monkeypatch, capsys, main)
 
 
 def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(receipted, tmp_path):
@@ -412,8 +387,6 @@ Dice = random.Random
 
 
 class Heads:
-    """A log with all its heads kept beside it."""
-
     def __init__(self, folder: Path) -> None:
         self.path = folder / "sotto.db"
         self.database = open_database(f"sqlite:///{self.path}")
@@ -543,7 +516,6 @@ def a_fork(log: Log, dice: Dice) -> tuple[bytes, str]:
 
 
 def a_rollback(log: Log, dice: Dice) -> tuple[bytes, str]:
-    """The log ends before what was seen."""
     size = dice.randrange(1, len(log.leaves))
     return Log(log.leaves[:size]).receipt(6, []), f"has {size} leaves"
 

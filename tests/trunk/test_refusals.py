@@ -13,16 +13,8 @@ from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from tests.trunk import _tampering as tampering
-from tests.trunk._runs import (
-    ADAPTIVE,
-    FIXED,
-    NO_POOL,
-    RECORDS,
-    Finished,
-    Storage,
-    of_clients,
-    opened,
-)
+from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, NONE, RECORDS, Storage, of_clients, opened
+from tests.trunk.test_selection import BEST, CARVED, NOISED
 
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
@@ -65,6 +57,19 @@ REFUSED = [
     ((*POISSON, "cohort.retries=1"), "cohort.retries: 1"),
     (POISSON, "poisson amplifies nothing"),
     (("privacy.mechanism=none", "privacy.lifetime_budget=1"), "lifetime_budget: 1.0"),
+    # Validation, and a round that is chosen by it.
+    ((*CARVED, BEST), "best_on_validation would choose"),
+    ((*RECORDS, *CARVED, BEST), "valid: last"),
+    ((NONE, BEST), "task.validation_share is 0"),
+    (("evaluation.release=noised",), "task.validation_share is 0"),
+    ((*RECORDS, *CARVED, "evaluation.release=noised"), "under dp_sgd"),
+    (("evaluation.metric_ratio=0.5",), "evaluation.release = none"),
+    ((*NOISED, "evaluation.metric_ratio=0"), "evaluation.metric_ratio: 0"),
+    (NOISED, "the upload itself"),
+    ((*NOISED, "method.name=zero_shot", MASKS_OFF), "zero_shot uploads nothing"),
+    ((*NO_POOL, *NOISED, BEST, "rounds=1"), "evaluation.every: 1"),
+    ((*NO_POOL, *NOISED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
+    ((NONE, *CARVED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
 ]
 
 
@@ -109,13 +114,6 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(storage, mo
     folder = storage.folder / simulation.run_id
     assert len(of_clients(folder, "SELECT client FROM identity")) == 5
     assert of_clients(folder, "SELECT client FROM ledger") == {}
-
-
-def test_a_changed_configuration_is_not_resumed(own_copy: Finished) -> None:
-    edited = "UPDATE runs SET config_json = json_set(config_json, '$.rounds', 9)"
-    tampering.execute(own_copy.storage.file, edited)
-    with pytest.raises(RunStopped, match="configuration is not"):
-        own_copy.storage.reopen(own_copy.run_id)
 
 
 @pytest.mark.parametrize(

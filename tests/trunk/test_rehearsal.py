@@ -42,10 +42,6 @@ def tried(*overrides: str, **asked) -> dict:
     return rehearse(config(*overrides), Surroundings(), SilentObserver(), **asked)
 
 
-def sets(*overrides: str) -> list[str]:
-    return [part for one in overrides for part in ("--set", one)]
-
-
 def test_norms_are_read_off_the_wire_by_round():
     class Scripted:
         def exchange(self, stage, messages, deadline):
@@ -58,7 +54,6 @@ def test_norms_are_read_off_the_wire_by_round():
     one = {"a": uploaded(1, [3.0, 4.0]), "b": Dropout("gone"), "c": uploaded(1, [0.0, 2.0])}
     assert listening.exchange("train", one, None) is one
     listening.exchange("train", {"a": uploaded(2, [1.0])}, None)
-    # What is no upload is no upload, whatever it holds.
     listening.exchange("share", {"a": b"keys"}, None)
     assert listening.norms == {1: [5.0, 2.0], 2: [1.0]}
 
@@ -70,7 +65,6 @@ def test_quantiles_what_would_be_clipped_and_what_is_recommended_by_hand():
     assert (one.clipped(0.5), one.clipped(5.0)) == (1.0, 0.0)
     found = rounds_of({2: [9.0, 9.0, 9.0], 1: [4.0, 1.0, 2.0]})
     assert [one.number for one in found] == [1, 2]
-    # The first round's median.
     assert recommended(found) == 2.0
     for nothing in ({}, {1: [0.0, 0.0]}):
         with pytest.raises(ConfigError, match="nothing to clip"):
@@ -97,7 +91,6 @@ def whole() -> tuple[dict, set[Stream]]:
 
 def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(whole, tmp_path):
     found, drawn = whole
-    # No image of the federation.
     assert drawn == {Stream.REHEARSAL}
     surroundings = Surroundings(images=Stream.REHEARSAL)
     dry = rehearsal_config(config(*TINY), 1, f"sqlite:///{tmp_path}/sotto.db", Sources())
@@ -149,7 +142,8 @@ def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
 def test_the_command_says_what_to_take_and_leaves_nothing(sotto: Command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(SMALL)
-    small = ("clipping", "small.yaml", *sets(*NO_POOL), "--rounds", "1")
+    sets = [part for one in NO_POOL for part in ("--set", one)]
+    small = ("clipping", "small.yaml", *sets, "--rounds", "1")
     found = sotto(*small, "--json")
     assert found.code == 0, found.err
     document = found.document

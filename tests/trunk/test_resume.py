@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from platform.errors import RunStopped
-from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.loop import Federation
-from platform.rounds.observing import SilentObserver
-from platform.rounds.runner import RoundRunner
 from platform.wire.messages import Stage
 from tests.privacy._walk import stopped
 from tests.trunk._pages import page_of, words
@@ -30,16 +27,10 @@ from tests.trunk._runs import (
     crashed,
     gaussian_epsilon,
     losing,
-    opened,
     stores_of,
     warnings_of,
 )
 from tests.trunk._tampering import execute as execute_past
-
-
-def crash(storage: Storage, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
-    """A run that crashes while the second client of round 2 trains; its id."""
-    return crashed(monkeypatch, storage.create(*overrides), Client, "_train", 6, after=True)
 
 
 def charges(storage: Storage) -> list[tuple[Any, ...]]:
@@ -62,9 +53,9 @@ def lose(simulation: Simulation, stage: Stage, rounds: set[int]) -> Simulation:
 
 def lost(storage: Storage, number: int, *overrides: str) -> str:
     """A run whose first attempt at a round is lost once vectors have left; its id."""
-    with opened(storage.create(OS, ONCE, *overrides)) as simulation, pytest.raises(RunStopped):
-        execute(lose(simulation, "unmask", {number}), SilentObserver())
-    return simulation.run_id
+    with pytest.raises(RunStopped):
+        storage.finish(lose(storage.create(OS, ONCE, *overrides), "unmask", {number}))
+    return storage.only_run()
 
 
 NO_MASKS = "secure_aggregation.enabled=false"
@@ -79,16 +70,6 @@ def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
     assert 7.99 < spent <= 8.0
     assert not any("ended" in text for text in warnings_of(resumed.summary))
     assert any("stay charged" in text for text in warnings_of(resumed.summary))
-
-
-def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id = crash(storage, monkeypatch, OS, *NO_POOL)
-    for owner, name in ((RoundRunner, "run"), (Client, "_disclose")):
-        crashed(monkeypatch, storage.reopen(run_id), owner, name, 1, after=True)
-    resumed = storage.resume(run_id)
-    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
-    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
-    assert 7.99 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 def test_run_that_can_afford_no_round_is_reported_all_the_same(storage, sotto, tmp_path):
@@ -106,11 +87,11 @@ def test_run_that_can_afford_no_round_is_reported_all_the_same(storage, sotto, t
 def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(storage, mechanism):
     """Another attempt would give another sum of the same vectors; the round has no result."""
     exact = (f"privacy.mechanism={mechanism}", *(() if mechanism == "none" else FIXED), *NO_POOL)
-    with opened(storage.create(*exact, OS)) as simulation, pytest.raises(RunStopped) as stopped:
-        execute(lose(simulation, "unmask", {2}), SilentObserver())
+    with pytest.raises(RunStopped) as stopped:
+        storage.finish(lose(storage.create(*exact, OS), "unmask", {2}))
     assert "phase unmasking" in str(stopped.value) and "without a result" in str(stopped.value)
-    before = Finished(storage, simulation.run_id, {}).state()
-    resumed = storage.resume(simulation.run_id)
+    before = Finished(storage, storage.only_run(), {}).state()
+    resumed = storage.resume(storage.only_run())
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
     assert [len(names) for names in resumed.survivors().values()] == [5, 0, 4]
     assert any("has no result" in text for text in warnings_of(resumed.summary))
@@ -130,7 +111,8 @@ def test_a_round_lost_while_it_is_written_down_is_lost_once(storage, monkeypatch
 
 def test_run_does_not_go_on_with_a_client_that_forgot_its_spending(storage, monkeypatch, sotto):
     """A new store has a new pseudonym, under which the same data would be charged from zero."""
-    run_id = crash(storage, monkeypatch, OS, *NO_POOL)
+    begun = storage.create(OS, *NO_POOL)
+    run_id = crashed(monkeypatch, begun, Client, "_train", 6, after=True)
     before = charges(storage)
     file = stores_of(storage.folder / run_id)
     execute_past(file, "DELETE FROM identity WHERE client = 'client-00002'", is_store=True)
@@ -185,7 +167,6 @@ def test_an_unplanned_end_is_stated_by_what_was_planned(storage, monkeypatch, so
         assert number in sotto(command, "latest", *place).out
     assert number in words(sotto("report", "latest", "--format", "html", *place).out)
     assert number in words(page_of(storage).get(f"/run?id={run_id}").text)
-    # One that goes on to its end states one epsilon.
     summary = storage.resume(run_id).summary
     stopping = summary["stopping"]
     assert stopping["as_planned"] and stopping["attempts"] == 8

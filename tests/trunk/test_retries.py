@@ -9,11 +9,9 @@ from typing import Any
 import pytest
 
 from platform.errors import RunStopped
-from platform.experiment.finishing import execute
 from platform.parties.identities import client_names
 from platform.rounds.attempts import Spending, draw_cohort
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import peek
 from platform.wire.messages import Stage, decode_answer
@@ -22,12 +20,10 @@ from tests.trunk._runs import (
     FIXED,
     NO_POOL,
     OS,
-    Crash,
     Finished,
     Storage,
-    crash_at,
+    crashed,
     gaussian_epsilon,
-    opened,
     over,
     warnings_of,
 )
@@ -68,13 +64,11 @@ def failing(simulation, stage, attempts):
 
 
 def run_failing(storage, stage, attempts, *overrides):
-    with opened(storage.create(*overrides)) as simulation:
-        spoiled, transport = failing(simulation, stage, attempts)
-        return Finished(storage, simulation.run_id, execute(spoiled, SilentObserver())), transport
+    spoiled, transport = failing(storage.create(*overrides), stage, attempts)
+    return storage.finish(spoiled), transport
 
 
 def rows(storage: Storage) -> list[tuple[Any, ...]]:
-    """Ledger rows by round, attempt and status."""
     return storage.rows(
         "SELECT round_number, attempt, status, count(*) FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2"
     )
@@ -136,46 +130,38 @@ def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> Non
 
 
 def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -> None:
-    with opened(storage.create(OS, *FOUR, "cohort.retries=1")) as simulation:
-        spoiled, _ = failing(simulation, "unmask", {(2, 1), (2, 2)})
-        with pytest.raises(RunStopped) as stopped:
-            execute(spoiled, SilentObserver())
+    with pytest.raises(RunStopped) as stopped:
+        run_failing(storage, "unmask", {(2, 1), (2, 2)}, OS, *FOUR, "cohort.retries=1")
+    run_id = storage.only_run()
     assert "phase unmasking" in str(stopped.value)
-    assert str(stopped.value).endswith(f"--resume {simulation.run_id}")
+    assert str(stopped.value).endswith(f"--resume {run_id}")
     assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
     assert [(a["attempt"], a["charged"]) for a in aborts(storage)] == [(1, True), (2, True)]
-    resumed = storage.resume(simulation.run_id)
+    resumed = storage.resume(run_id)
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2]
     assert [row[:2] for row in rows(storage)] == [(1, 1), (2, 1), (2, 2), (2, 3)]
     assert [row[2] for row in rows(storage)] == ["released", "reserved", "reserved", "released"]
     require_charges(resumed)
 
 
-# Charge and attempt are one transaction, so both are there or neither.
-CHARGED, UNCHARGED = (Spending, "reserve", True), (Spending, "reserve", False)
-OPENED = (RoundRunner, "run", False)
-
-
 @pytest.mark.parametrize("overrides", [(OS,), pytest.param((), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("owner", "name", "after"),
     [
-        OPENED,
-        pytest.param(*CHARGED, marks=pytest.mark.slow),
-        pytest.param(*UNCHARGED, marks=pytest.mark.slow),
+        (RoundRunner, "run", False),
+        # Charge and attempt are one transaction, so both are there or neither.
+        pytest.param(Spending, "reserve", True, marks=pytest.mark.slow),
+        pytest.param(Spending, "reserve", False, marks=pytest.mark.slow),
     ],
 )
 def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
     storage, monkeypatch, overrides, owner, name, after
 ):
     expected = [(1, 1), (2, 1), (2, 2)]
-    with monkeypatch.context() as patch, opened(storage.create(*FOUR, *overrides)) as simulation:
-        spoiled, _ = failing(simulation, "train", {(2, 1)})
-        crash_at(patch, owner, name, 3, after=after)
-        with pytest.raises(Crash):
-            execute(spoiled, SilentObserver())
+    spoiled, _ = failing(storage.create(*FOUR, *overrides), "train", {(2, 1)})
+    run_id = crashed(monkeypatch, spoiled, owner, name, 3, after=after)
     before = rows(storage)
-    resumed = storage.resume(simulation.run_id)
+    resumed = storage.resume(run_id)
     assert [row[:2] for row in rows(storage)] == expected
     assert {row[:2] for row in before} <= set(expected)
     assert all(count == 4 for *_, count in rows(storage))
@@ -187,13 +173,10 @@ def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
 @pytest.mark.slow
 def test_an_abort_that_cannot_be_written_down_is_not_retried(storage, monkeypatch):
     """A process that dies while it notes the abort has asked nobody for anything more."""
-    with monkeypatch.context() as patch, opened(storage.create(OS, *FOUR)) as simulation:
-        spoiled, transport = failing(simulation, "train", {(1, 1)})
-        crash_at(patch, AuditTrail, "round_aborted", 1)
-        with pytest.raises(Crash):
-            execute(spoiled, SilentObserver())
+    spoiled, transport = failing(storage.create(OS, *FOUR), "train", {(1, 1)})
+    run_id = crashed(monkeypatch, spoiled, AuditTrail, "round_aborted", 1)
     assert set(transport.keys) == {(1, 1)}
     assert aborts(storage) == []
-    storage.resume(simulation.run_id)
+    storage.resume(run_id)
     # The attempt is open still, so it goes on, and this time everybody answers.
     assert [row[:2] for row in rows(storage)][:2] == [(1, 1), (2, 1)]

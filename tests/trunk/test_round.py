@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from methods import Examples, LocalResult, PoolPolicy, TensorSpec
+from methods.interface.defaults import MethodDefaults
 from platform.contract.driving import RUN, STEP, Setting, make_clients, play, transport_to
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.client import Client
@@ -21,19 +22,15 @@ from privacy import PrivacyError
 from tests._plans import seat_from
 
 NAMES = tuple(f"client-{i}" for i in range(5))
-SIZES = (1, 2, 3, 4, 5)
 SECURE = Setting(masked=True, threshold=3)
 PLAIN = Setting()
 
 
 @dataclasses.dataclass(frozen=True)
-class Counting:
+class Counting(MethodDefaults):
     """A method whose update is its client's number: sums can be done in the head."""
 
     pooled: bool = True
-    needs: frozenset = frozenset()
-    visibility: Visibility = Visibility.AGGREGATE_ONLY
-    units: frozenset = frozenset({"client"})
 
     def shared_spec(self):
         return {"x": TensorSpec((2,))}
@@ -44,12 +41,6 @@ class Counting:
     def init_server(self, rng):
         return {"x": np.array([10.0, 20.0], np.float32)}
 
-    def init_client(self, shared_rng, client_rng):
-        return {}
-
-    def broadcast(self, state, client=None):
-        return state
-
     def client_update(self, view, data, trainer, rng):
         number = float(data.arrays["number"][0])
         update = {"x": np.array([number, -1.0], np.float32)}
@@ -57,7 +48,7 @@ class Counting:
         return LocalResult(update, entry if self.pooled else None, {})
 
 
-def data(numbers=(1.0, 2.0, 3.0, 4.0, 5.0), sizes=SIZES):
+def data(numbers=(1.0, 2.0, 3.0, 4.0, 5.0), sizes=(1, 2, 3, 4, 5)):
     """Client i holds i + 1 examples and the number i + 1."""
     return {
         name: Examples({"labels": np.zeros(size, np.int64), "number": np.full(size, number)})
@@ -70,10 +61,7 @@ Spoil = Callable[[str, bytes], bytes | Dropout | None]
 
 @dataclasses.dataclass
 class Spoiling:
-    """A transport on which some clients answer one stage as the test likes.
-
-    For each spoiler, `spoil` has what its answer becomes; None leaves it out of the answers.
-    """
+    """A transport on which `spoil` changes some clients' answers to one stage; None is silence."""
 
     inner: InProcessTransport
     stage: str
@@ -102,8 +90,6 @@ def spoiled(stores, setting: Setting, stage: str, method=None, **spoil: Spoil) -
 
 
 def with_fields(**fields) -> Spoil:
-    """The answer with other header fields."""
-
     def change(client: str, answer: bytes) -> bytes:
         frame = decode_frame(answer)
         return encode_frame(dataclasses.replace(frame, fields={**frame.fields, **fields}))
@@ -139,16 +125,6 @@ def test_a_round_by_hand(stores, setting):
     assert opened == [11, 12, 13, 14, 15]
     assert len({handle for handle, _ in outcome.entries}) == 5
     assert outcome.bytes_up > 0 and outcome.bytes_down > 0
-
-
-def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
-    """Its vector was summed before it left; its entry is missing, so no entry is kept."""
-    setting = dataclasses.replace(SECURE, lost=("client-4",), lost_at="unmask")
-    outcome = play(Counting(), data(), stores, setting)
-    assert outcome.survivors == NAMES
-    np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
-    assert outcome.entries == ()
-    assert "entry is missing" in str(outcome.entries_void)
 
 
 # --- too few ------------------------------------------------------------------------------------

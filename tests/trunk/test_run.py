@@ -158,7 +158,6 @@ MODULES = (
 
 
 def failures(simulation: Simulation) -> dict[str, list[tuple[int, int]]]:
-    """Round and attempt of what failed, as each client's own store has it."""
     return {
         name: [(f.round_number, f.attempt) for f in client._store.failures(simulation.run_id)]
         for name, client in simulation.population.clients.items()
@@ -166,13 +165,11 @@ def failures(simulation: Simulation) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_modules_that_diverge_stop_nobody(storage: Storage):
-    """Tried before clients were total: two such runs stopped in their first round for good."""
     with opened(storage.create(*MODULES)) as simulation:
         summary = execute(simulation, SilentObserver())
         kept = failures(simulation)
         clients = simulation.population.clients.values()
         charged = [len(client._store.rows(simulation.run_id)) for client in clients]
-    # The third is the collection.
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
     # What the second starts from is noise, from which a network may happen to learn nothing at all.
     assert all((1, 1) in entries for entries in kept.values())

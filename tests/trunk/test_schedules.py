@@ -71,7 +71,6 @@ def test_the_cosine_is_torchs() -> None:
 
 
 def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The rate of every fit from here on."""
     seen, original = [], LocalTrainer.fit
 
     def watching(self: LocalTrainer, *arguments: Any, **named: Any) -> Any:

@@ -43,13 +43,10 @@ from tests.trunk._secure import frank
 from tests.trunk._tampering import execute as execute_past
 from tests.trunk.conftest import MakeStorage
 
-FIRST = (GATHERING, TWINS, "rounds=2")
-
 
 @pytest.fixture(scope="module")
 def first(make_storage: MakeStorage) -> Finished:
-    """A run with upload noise and a pool; read only, as second phases must."""
-    return make_storage("first").gathering().run(*FIRST)
+    return make_storage("first").gathering().run(GATHERING, TWINS, "rounds=2")
 
 
 @pytest.fixture
@@ -68,8 +65,7 @@ def configure(place: Storage, first: Finished, *overrides: str) -> RunConfig:
 
 def follow(place: Storage, first: Finished, *overrides: str) -> Finished:
     config = configure(place, first, *overrides)
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
-        return Finished(place, simulation.run_id, execute(simulation, SilentObserver()))
+    return place.finish(create_run(config, SilentObserver(), place.surroundings))
 
 
 def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, ...]]:
@@ -80,7 +76,6 @@ def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, .
 
 
 def of_run(place: Storage, run_id: str) -> dict[str, list[tuple[Any, ...]]]:
-    """All that the coordinator's database knows of a run, but for its clients."""
     tables = ("runs", "states", "rounds", "ledger", "pool", "audit")
     query = "SELECT * FROM {} WHERE run_id = ? ORDER BY 1, 2, 3"
     return {table: place.rows(query.format(table), run_id) for table in tables}
@@ -213,9 +208,8 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     assert found.startswith("method.base: 'fedrep'") and "valid to change" in found
     found = refusal(run, configure(run.storage, run, "method.base_options.feature_width=9"))
     assert found.startswith("method.base_options.feature_width: 9")
-    config = configure(run.storage, run, "method.top_k=1", "method.gamma=0.5")
-    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
-        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+    changed = follow(run.storage, run, "method.top_k=1", "method.gamma=0.5")
+    assert changed.summary["phase_two_of"] == run.run_id
 
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:

@@ -11,17 +11,15 @@ import pytest
 
 from methods import ClientView, LocalResult, TensorSpec
 from platform.config import RunConfig
-from platform.errors import ConfigError, ProtocolError
+from platform.errors import ProtocolError
 from platform.experiment.caveats import best_on_validation
 from platform.experiment.evaluation import examine, over_clients
-from platform.experiment.planning import Surroundings, plan_run
 from platform.parties.client import KINDS, Client
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.observing import SilentObserver
 from platform.wire.codec import peek
 from platform.wire.layout import Totals, build_layout
 from privacy import (
@@ -38,7 +36,6 @@ from tests.trunk._runs import (
     FIXED,
     NO_POOL,
     NONE,
-    RECORDS,
     Command,
     Finished,
     Storage,
@@ -67,7 +64,6 @@ def round_of(number: int, validation: float | None, released: float | None = Non
 
 
 def choice(config: RunConfig, documents: list[Any]) -> tuple[int, float] | None:
-    """The round that is chosen, and by what."""
     chosen = best_on_validation(config, documents)
     return None if chosen is None else (chosen["round"], chosen["validation"])
 
@@ -256,8 +252,7 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
 
 @pytest.fixture(scope="module")
 def audit(make_storage: MakeStorage) -> Auditor:
-    config = make_storage("audit-selection").config(*NO_POOL, *CARVED)
-    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+    return Auditor(make_storage("audit-selection").plan(*NO_POOL, *CARVED))
 
 
 @pytest.mark.parametrize(
@@ -284,32 +279,6 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(audit, monkeypatch
     whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0")
     verdict = audit(*NO_POOL, *NOISE, *whole, canaries=1500)["sum"]
     assert not verdict.result.passed
-
-
-NO_MASKS = "secure_aggregation.enabled=false"
-REFUSED = [
-    ((*CARVED, BEST), "best_on_validation would choose"),
-    ((*RECORDS, *CARVED, BEST), "valid: last"),
-    ((NONE, BEST), "task.validation_share is 0"),
-    (("evaluation.release=noised",), "task.validation_share is 0"),
-    ((*RECORDS, *CARVED, "evaluation.release=noised"), "under dp_sgd"),
-    (("evaluation.metric_ratio=0.5",), "evaluation.release = none"),
-    ((*NOISED, "evaluation.metric_ratio=0"), "evaluation.metric_ratio: 0"),
-    (NOISED, "the upload itself"),
-    ((*NOISED, "method.name=zero_shot", NO_MASKS), "zero_shot uploads nothing"),
-    ((*NO_POOL, *NOISED, BEST, "rounds=1"), "evaluation.every: 1"),
-    ((*NO_POOL, *NOISED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
-    ((NONE, *CARVED, BEST, "evaluation.every=3"), "evaluation.every: 3"),
-]
-
-
-@pytest.mark.parametrize(("overrides", "words"), REFUSED, ids=str)
-def test_refused_in_one_sentence_before_anything_is_written(storage, overrides, words):
-    with pytest.raises(ConfigError) as refused:
-        storage.create(*overrides)
-    message = str(refused.value)
-    assert words in message and "\n" not in message
-    assert not storage.file.exists()
 
 
 def test_accuracies_leave_in_the_vector_only(storage, monkeypatch):

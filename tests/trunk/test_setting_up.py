@@ -148,7 +148,6 @@ def test_what_is_released_depends_on_experts_only_when_joint(storage, personal):
         assert same is (personal == "decoupled")
         assert bool(gates) is (personal == "joint")
         for name in gates:
-            # The gate went through the noised steps too.
             before = first_state(profile)[name]
             assert not np.array_equal(results[1].personal[name], before)
 

@@ -110,7 +110,6 @@ def test_a_sweep_is_the_same_by_two_workers_as_here(small, place, scheduler, sot
 
 
 def cells(document: Any) -> Any:
-    """What was found of each, without the names of runs."""
     return [{k: v for k, v in cell.items() if k != "runs"} for cell in document["cells"]]
 
 

@@ -17,13 +17,12 @@ from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
-from platform.experiment.planning import RunPlan, Surroundings, plan_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_run
+from platform.experiment.planning import RunPlan
 from platform.parties import client, totality
 from platform.parties.profile import expectations_of, require_broadcast
 from platform.protection.sums import SumProtection
 from platform.rounds.observing import SilentObserver
-from tests.trunk._audits import NOISE
+from tests.trunk._audits import NOISE, audited
 from tests.trunk._runs import (
     EVERY_RECORD,
     FIXED,
@@ -71,7 +70,6 @@ def test_the_same_noise_multiplier_costs_the_same_in_few_directions(storage):
     spent = done.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(4.0, 2), abs=1e-6)
     assert done.summary["subspace"]["coordinates"] == WHOLE
-    # Of one round's records, too.
     done = storage.run(*DRAWN, *EVERY_RECORD, NO_MASKS, "rounds=1")
     assert (done.summary["unit"], done.summary["subspace"]["rank"]) == ("record", RANK)
 
@@ -151,14 +149,11 @@ def test_an_interrupted_run_goes_on_with_the_directions_that_were_sent(
     ],
 )
 def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
-    config = storage.config(*DRAWN, *NOISE, mechanism)
-    run = plan_run(config, SilentObserver(), Surroundings())
-    (found,) = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
+    (found,) = audited(storage.plan(*DRAWN, *NOISE, mechanism))
     assert found.channel == "sum" and found.passed and found.result.is_tight
 
 
 RANDOM = "privacy.subspace=random"
-RANDOMLY = (RANDOM, "public_data=null")
 DIGITS = "task={dataset: digits, clients: 5}"
 
 
@@ -199,10 +194,6 @@ def rows_of(**sections):
     return public_rows(config, load_task_data(config))
 
 
-def planned(storage: Storage, *overrides: str) -> RunPlan:
-    return plan_run(storage.config(*PUBLIC, *overrides), SilentObserver(), storage.surroundings)
-
-
 def basis_of(plan: RunPlan) -> np.ndarray:
     return plan.terms.initial_state()[BASIS]
 
@@ -233,14 +224,14 @@ def test_public_images_are_as_many_of_each_class_as_asked_for_and_of_no_held_out
 def test_directions_do_not_depend_on_who_holds_what(storage: Storage):
     """Other images, other partition, other shots: to the byte the same directions are sent."""
     fixed = ("seeds.initialisation=1",)
-    first = basis_of(planned(storage, *fixed))
+    first = basis_of(storage.plan(*PUBLIC, *fixed))
     for others in (("seed=9", "task.test_per_class=12"), ("task.partition.kind=iid",)):
-        np.testing.assert_array_equal(basis_of(planned(storage, *fixed, *others)), first)
-    assert not np.allclose(basis_of(planned(storage, *fixed, "public_data.seed=7")), first)
+        np.testing.assert_array_equal(basis_of(storage.plan(*PUBLIC, *fixed, *others)), first)
+    assert not np.allclose(basis_of(storage.plan(*PUBLIC, *fixed, "public_data.seed=7")), first)
 
 
 def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(storage: Storage):
-    method = planned(storage, *RANDOMLY).learning.method
+    method = storage.plan(*DRAWN).learning.method
     sent = method.broadcast(method.init_server(np.random.default_rng(0)))
     require_broadcast(expectations_of(method), sent)
     model = method.base.encoder.backbone
@@ -266,7 +257,7 @@ def test_a_client_with_another_model_or_class_list_refuses_before_it_trains(stor
     ],
 )
 def test_a_basis_that_is_not_this_models_is_refused(storage: Storage, change):
-    method = planned(storage, *RANDOMLY).learning.method
+    method = storage.plan(*DRAWN).learning.method
     sent = method.broadcast(method.init_server(np.random.default_rng(0)))
     with pytest.raises(ProtocolError, match=r"message: "):
         require_broadcast(expectations_of(method), change(sent))

@@ -32,7 +32,7 @@ from platform.results.sweeping.running import (
     run_cells,
 )
 from platform.rounds.loop import Federation
-from tests.trunk._runs import NONE, SMALL, Crash, Storage, comparable, crash_at
+from tests.trunk._runs import NONE, SMALL, Storage, comparable, crashed
 
 PLAIN = ("rounds=1", "secure_aggregation.enabled=false")
 CHEAP = "secure_aggregation.enabled=false"
@@ -56,8 +56,6 @@ def statuses(storage: Storage) -> list[tuple[str, str]]:
 
 
 class Told(SweepObserver):
-    """Keeps what it was told."""
-
     def __init__(self) -> None:
         self.started: list[tuple[int, int]] = []
         self.finished: list[Outcome] = []
@@ -69,27 +67,18 @@ class Told(SweepObserver):
         self.finished.append(outcome)
 
 
-def test_a_cell_is_an_ordinary_run_and_is_found_again(small, storage):
+def test_an_unfinished_run_is_gone_on_with_and_then_found_again(small, storage, monkeypatch):
     assert known_runs(storage.url) == {} and not storage.file.exists()
-    # Its configuration says another place for the database: that is no part of what it is.
-    plain = storage.run(NONE, CHEAP, "rounds=1")
-    (cell,) = cells_of(small, storage, CHEAP, "rounds=1").cells
-    assert run_cell(cell.run) == plain.run_id
-    assert statuses(storage) == [(plain.run_id, "finished")]
-    known = known_runs(storage.url)[cell.identity]
-    assert (known.run_id, known.finished) == (plain.run_id, True)
-
-
-def test_an_unfinished_run_is_gone_on_with(small, storage, monkeypatch):
     (cell,) = cells_of(small, storage, CHEAP, "rounds=2").cells
-    with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 1, after=True)
-        with pytest.raises(Crash):
-            run_cell(cell.run)
-    (unfinished,) = [run_id for run_id, _ in statuses(storage)]
+    # That its configuration says another place for the database is no part of what it is.
+    begun = storage.create(NONE, CHEAP, "rounds=2")
+    unfinished = crashed(monkeypatch, begun, Federation, "_commit", 1, after=True)
     assert not known_runs(storage.url)[cell.identity].finished
-    assert run_cell(cell.run) == unfinished
-    assert statuses(storage) == [(unfinished, "finished")]
+    for _ in range(2):
+        assert run_cell(cell.run) == unfinished
+        assert statuses(storage) == [(unfinished, "finished")]
+    known = known_runs(storage.url)[cell.identity]
+    assert (known.run_id, known.finished) == (unfinished, True)
     actions = [a for (a,) in storage.rows("SELECT action FROM audit")]
     assert actions.count("run.resumed") == 1 and actions.count("run.created") == 1
 
@@ -99,10 +88,7 @@ def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
 ):
     (cell,) = cells_of(small, storage, CHEAP, "rounds=1").cells
     first = run_cell(cell.run)
-    with monkeypatch.context() as patch:
-        crash_at(patch, Federation, "_commit", 1)
-        with pytest.raises(Crash):
-            storage.run(NONE, CHEAP, "rounds=1")
+    crashed(monkeypatch, storage.create(NONE, CHEAP, "rounds=1"), Federation, "_commit", 1)
     assert len(statuses(storage)) == 2
     assert known_runs(storage.url)[cell.identity].run_id == first
     # What was edited gets into no table.

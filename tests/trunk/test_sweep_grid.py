@@ -125,7 +125,6 @@ def test_every_other_key_is_part_of_what_a_run_is():
         ({"configs": ("nowhere",)}, "CONFIG: 'nowhere'"),
         ({"method_settings": ("coop:rounds",)}, "METHOD:KEY=VALUE"),
         ({"method_settings": ("coop:rounds=2",)}, "--for: 'coop'"),
-        # A cell that is refused is named.
         (
             {"settings": ("method.experts=1,2",), "methods": ("pfedmoap", "coop")},
             "cell (comparison, coop, seed 0, method.experts=1): method.experts: ",
@@ -149,7 +148,6 @@ def test_lists_of_seeds_and_names():
 
 
 def test_a_pool_that_no_cell_could_serve_is_refused_with_the_grid():
-    """It was refused once the sweep had come to that cell, hours later."""
     said = r"method\.experts=9\): pool\.minimum: .*20 entries.*at most 6"
     with pytest.raises(ConfigError, match=said):
         grid_of("method.experts=1,2,9", "task.clients=6", methods=("pfedmoap",))

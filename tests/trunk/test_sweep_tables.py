@@ -118,7 +118,6 @@ def tables_of(grid: Grid, outcomes: list[Outcome]) -> list[Table]:
 
 
 def body(text: str) -> list[str]:
-    """The lines of a Markdown table."""
     return [line for line in text.splitlines() if line.startswith("|")]
 
 
@@ -298,14 +297,11 @@ def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked(ear
     assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], [for_all, said])
 
 
-def parse(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_results_are_tidy_and_lose_nothing():
     grid = grid_of("task.shots=1,2", methods=("promptfl",), seeds=(7,))
     made = outcomes_of(grid, lambda c: summary(1 / 3, **noised(8.0)))
-    rows = parse(results_csv([record_of(o) for o in made], ["task.shots"]))
+    written = results_csv([record_of(o) for o in made], ["task.shots"])
+    rows = list(csv.DictReader(io.StringIO(written)))
     assert len(rows) == 2 * 7
     (row,) = [r for r in rows if r["measure"] == "local" and r["task.shots"] == "2"]
     assert float(row["value"]) == 1 / 3

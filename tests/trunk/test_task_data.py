@@ -77,7 +77,6 @@ def test_base_and_novel_are_all_test_images_of_their_classes():
     assert (novel.classes, novel.first_label) == (data.dataset.classes[10:], 10)
     assert sorted(labels[base.rows]) == [c for c in range(10) for _ in range(3)]
     assert sorted(labels[novel.rows]) == [c for c in range(10, 20) for _ in range(3)]
-    # Together the clients' own test images are the base ones.
     assert sorted(np.concatenate(held(data, "test"))) == sorted(base.rows)
 
 
@@ -144,7 +143,6 @@ def counts(data: TaskData) -> list[list[int]]:
 
 
 def whole(data: TaskData) -> list[list[int]]:
-    """Training and validation rows together."""
     return [sorted([*client.train, *client.validation]) for client in data.clients]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +16,12 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
-from platform.experiment.finishing import execute
 from platform.experiment.planning import Surroundings, create_run, plan_run, reopen_run
-from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.experiment.privacy_auditing.audit import AuditPlan, audit_failing
 from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
 from platform.parties.client_state import OwnSpending
 from platform.protection.charging import Limits, as_releases, as_row
@@ -47,14 +44,14 @@ from privacy import (
     release_of_upload,
 )
 from storage import InvalidRecordError, LedgerRow
-from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, opened, warnings_of
+from tests.trunk._audits import audited
+from tests.trunk._runs import FIXED, NO_POOL, SMALL, Finished, Storage, warnings_of
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 from tests.trunk.conftest import MakeStorage
 
 WITH_TOY = BUILT_IN.adding(TOY_NOISE)
 TOY = ("privacy.mechanism=toy_noise",)
 GIVEN = (*TOY, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
-OWN_ENTRIES = ("pool.noise=independent",)
 
 
 def surroundings(*more: Mechanism) -> Surroundings:
@@ -70,10 +67,8 @@ def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
 def ran(make_storage: MakeStorage) -> tuple[Storage, Finished]:
     """A whole run under the toy mechanism, calibrated to a budget."""
     storage = dataclasses.replace(make_storage("toy"), surroundings=surroundings(TOY_NOISE))
-    asked = config(storage, *TOY)
-    with opened(create_run(asked, SilentObserver(), storage.surroundings)) as simulation:
-        summary = execute(simulation, SilentObserver())
-    return storage, Finished(storage, simulation.run_id, summary)
+    begun = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
+    return storage, storage.finish(begun)
 
 
 def test_its_ledger_says_its_own_name(ran):
@@ -136,14 +131,11 @@ def test_a_lifetime_counts_what_it_spent(ran):
 
 
 def test_the_audit_judges_it(storage):
-    asked = config(storage, *GIVEN, *OWN_ENTRIES)
-    plan = AuditPlan(plan_run(asked, SilentObserver(), surroundings(TOY_NOISE)), canaries=120)
-    verdicts = audit_run(plan, lambda *told: None)
-    assert {(one.channel, one.mechanism, one.passed) for one in verdicts} == {
-        ("sum", "toy_noise", True),
-        ("pool", "toy_noise", True),
-    }
-    assert audit_failing(plan).passed
+    asked = config(storage, *GIVEN, "pool.noise=independent")
+    plan = plan_run(asked, SilentObserver(), surroundings(TOY_NOISE))
+    found = {(one.channel, one.mechanism, one.passed) for one in audited(plan, 120)}
+    assert found == {("sum", "toy_noise", True), ("pool", "toy_noise", True)}
+    assert audit_failing(AuditPlan(plan, canaries=120)).passed
 
 
 # --- what does not know it ------------------------------------------------------------------------
@@ -225,12 +217,6 @@ def test_a_mechanism_without_a_part_is_not_built(missing: str):
 
 
 # --- those of this package ------------------------------------------------------------------------
-
-
-def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
-    folder = Path(mechanisms.__file__).parent
-    shared = {"__init__", "mechanism", "registry", "settings"}
-    assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
 
 
 FULL = dataclasses.replace(
@@ -321,7 +307,7 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Stora
     liar = mechanism(declared="gaussian", stated=GAUSSIAN)
     asked = config(storage, *ASKED, mechanism=liar)
     plan = plan_run(asked, SilentObserver(), surroundings(liar))
-    (verdict,) = audit_run(AuditPlan(plan, 120), lambda *told: None)
+    (verdict,) = audited(plan, 120)
     assert not verdict.passed
     assert any("not normal" in reason for reason in verdict.reasons)
 

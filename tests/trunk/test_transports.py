@@ -24,7 +24,6 @@ from tests.trunk._transports import RUNS, carried, left_behind, require_same, ru
 
 @pytest.fixture(scope="module", params=RUNS)
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
-    """Every run in one process, for reading only."""
     return run_in_process(request.param, make_storage)
 
 

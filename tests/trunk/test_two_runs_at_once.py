@@ -21,7 +21,6 @@ DELTA = 1e-5
 
 
 def within(client: Client, run_id: str, **limits: float) -> Client:
-    """The same client with the same store, in another run or with other limits."""
     bound = Limits(delta=DELTA, accountant="auto", **limits)
     guarded = dataclasses.replace(client.profile.safeguards, limits=bound)
     profile = dataclasses.replace(client.profile, run=RunNames(run_id), safeguards=guarded)
@@ -41,7 +40,6 @@ def spent(client: Client, rounds: int | None = None) -> float:
 
 
 def ask(client: Client, run_id: str, number: int = 1) -> None:
-    """One round of a run: its invitation and its assignment."""
     client.handle(invitation(run_id, number))
     client.handle(assignment(run_id, number))
 

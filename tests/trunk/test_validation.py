@@ -12,20 +12,12 @@ from hypothesis import strategies as st
 from platform.data.dataset import Split
 from platform.data.partition import ClientIndices, carve, places
 
-TESTS = np.array([3, 5])
-NOTHING = np.zeros(0, np.int64)
-
-
-def texts(numbers) -> Split:
-    """Texts of their own, which nothing but the number tells apart."""
-    zeros = np.zeros(len(numbers), np.int64)
-    return Split(np.zeros((0, 1, 1, 3), np.uint8), zeros, zeros, tuple(map(str, numbers)))
-
 
 def carved(numbers, share, key=b"mine"):
     """A client with every second row, as texts: what trains and what validates."""
-    split = texts(numbers)
-    before = ClientIndices(np.arange(0, len(numbers), 2), TESTS)
+    zeros = np.zeros(len(numbers), np.int64)
+    split = Split(np.zeros((0, 1, 1, 3), np.uint8), zeros, zeros, tuple(map(str, numbers)))
+    before = ClientIndices(np.arange(0, len(numbers), 2), np.array([3, 5]))
     return before, carve(before, split, share, key)
 
 
@@ -47,16 +39,6 @@ def test_nothing_is_lost_doubled_or_taken_from_the_test_images(numbers, share):
     assert sorted([*after.train, *after.validation]) == before.train.tolist()
     assert after.test is before.test
     assert (np.diff(after.train) > 0).all() and (np.diff(after.validation) > 0).all()
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=30), st.integers(0, 10**6))
-def test_one_record_more_moves_no_other(numbers, extra):
-    whole = texts([*numbers, extra])
-    rows = np.arange(len(numbers))
-    before = carve(ClientIndices(rows, NOTHING), whole, 0.4, b"mine")
-    after = carve(ClientIndices(np.arange(len(numbers) + 1), NOTHING), whole, 0.4, b"mine")
-    assert set(before.train) == set(after.train) & set(rows)
-    assert set(before.validation) == set(after.validation) & set(rows)
 
 
 def test_the_key_says_which_ones_and_draws_are_independent():

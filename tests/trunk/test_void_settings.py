@@ -16,12 +16,8 @@ from platform.experiment.planning import plan_run
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, Storage
 
-CLEAR = (NONE, "secure_aggregation.enabled=false")
-
 
 class Told(SilentObserver):
-    """Keeps what it is warned of."""
-
     def __init__(self) -> None:
         self.sentences: list[str] = []
 
@@ -30,7 +26,6 @@ class Told(SilentObserver):
 
 
 def told(storage: Storage, *overrides: str) -> list[str]:
-    """What a run of the small configuration would be warned of."""
     watching = Told()
     plan_run(storage.config(*overrides), watching, storage.surroundings)
     return watching.sentences
@@ -38,7 +33,7 @@ def told(storage: Storage, *overrides: str) -> list[str]:
 
 def why_not(storage: Storage, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+        storage.plan(*overrides)
     text = str(caught.value)
     assert "\n" not in text and "valid" in text
     return text
@@ -58,7 +53,7 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
         (("evaluation.every=4",), "evaluation.every: 4"),
         ((*NO_POOL, "pool.minimum=3"), "pool.minimum: 3"),
         (("method.experts=4", "pool.minimum=2"), "method.experts: 4"),
-        (CLEAR, "secure_aggregation.threshold: 3"),
+        ((NONE, "secure_aggregation.enabled=false"), "secure_aggregation.threshold: 3"),
         (
             (
                 *(*NO_POOL, "privacy.mechanism=central_noise"),
@@ -79,7 +74,6 @@ def test_what_does_nothing_is_said(storage, overrides, sentence):
 
 
 def test_a_pool_that_never_serves_is_refused(storage):
-    """Three clients once ran pFedMoAP without ever having an expert."""
     three = ("task.clients=3", "cohort.dropout_rate=0", "secure_aggregation.threshold=2")
     text = why_not(storage, *three, "method.experts=2")
     assert text.startswith("pool.minimum: null")

@@ -9,14 +9,7 @@ import pytest
 
 from platform.experiment import comparisons
 from platform.protection.uploads import Protection
-from tests.trunk._runs import (
-    EVERY_RECORD,
-    GATHERING,
-    NO_POOL,
-    NONE,
-    comparable,
-    gaussian_epsilon,
-)
+from tests.trunk._runs import EVERY_RECORD, GATHERING, NO_POOL, NONE, comparable, gaussian_epsilon
 
 ASKED = "evaluation.worth_of_sharing=true"
 LEARNING = ("training.learning_rate=2.0", "training.local_steps=3", "task.domains=[infograph]")
@@ -89,7 +82,6 @@ def test_the_noised_one_has_the_runs_noise_and_nothing_is_charged_for_it(
     best = max(summary["silent"]["bare"], summary["silent"]["noised"])
     gained = summary["final"]["accuracy"]["mean"] - best
     assert summary["worth_of_sharing"] == pytest.approx(gained)
-    # Five clients are charged once in each of the two rounds.
     assert storage.rows("SELECT count(*) FROM ledger") == [(10,)]
     if mechanism == "upload_noise":
         spent = gaussian_epsilon(2.0, 2)
