@@ -14,7 +14,6 @@ import pytest
 
 import storage
 
-ROOT = Path(__file__).resolve().parents[2]
 MakeRow = Callable[..., storage.LedgerRow]
 
 
@@ -179,9 +178,8 @@ def test_blocks_of_two_stores_may_be_nested(tmp_path: Path) -> None:
     assert found == [[(4,)], [(2,)]]
 
 
-def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
+def test_noise_that_was_drawn_follows_no_commit(store: storage.ClientStore) -> None:
     """The personal part of an attempt that came to nothing goes back; its noise never does."""
-    store = storage.open_client_store(tmp_path / "client.db")
     assert store.noise("r") == b""
     for attempt in (1, 2):
         with store.atomically():
@@ -194,8 +192,7 @@ def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
     assert store.noise("r") == b""
 
 
-def test_a_store_that_came_back_starts_its_noise_anew(tmp_path: Path) -> None:
-    store = storage.open_client_store(tmp_path / "client.db")
+def test_a_store_that_came_back_starts_its_noise_anew(store: storage.ClientStore) -> None:
     store.put_noise("r", b"drawn")
     store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
     assert store.noise("r") == b""

@@ -20,6 +20,7 @@ import storage
 from storage import InvalidRecordError, open_database
 from storage.engine import checkpoint, configure_connection, make_engine
 from storage.homes import file_of, shown
+from tests.storage._raw import on_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,12 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def wal_size(path: Path) -> int:
     wal = path.with_name(path.name + "-wal")
     return wal.stat().st_size if wal.exists() else 0
-
-
-def on_disk(path: Path) -> bytes:
-    """The database's bytes with those of its write-ahead log."""
-    files = (path, path.with_name(path.name + "-wal"))
-    return b"".join(file.read_bytes() for file in files if file.exists())
 
 
 def test_an_exception_rolls_back_every_table(database, make_row):
@@ -254,11 +249,6 @@ def test_a_missing_parent_row_is_not_found(database, make_row):
             database.unit_of_work() as unit,
         ):
             call(unit)
-
-
-@pytest.mark.parametrize("name", ["runs/a@b:c.db", "/srv/a b%20.db", "x"])
-def test_a_file(name: str) -> None:
-    assert file_of(f"sqlite:///{name}") == Path(name)
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 import storage
 from storage.pool import KEY_BYTES, arrange, local_payload_limit
+from tests.storage._raw import on_disk
 
 # Two-sided 1e-6 of the standard normal.
 CRITICAL = 4.8917
@@ -20,11 +20,6 @@ ENTRIES = 8
 
 def make_entries(count: int, size: int = 3000) -> list[tuple[bytes, bytes]]:
     return [(secrets.token_bytes(32), secrets.token_bytes(size)) for _ in range(count)]
-
-
-def on_disk(path: Path) -> bytes:
-    files = (path, path.with_name(path.name + "-wal"))
-    return b"".join(file.read_bytes() for file in files if file.exists())
 
 
 def traces(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
