@@ -224,9 +224,3 @@ def test_quantisers_that_mean_nothing_are_refused():
     for value_bound, bits in [(0.0, 8), (np.inf, 8), (1.0, 1), (1.0, 33)]:
         with pytest.raises(ValueError, match=r"value_bound|bits"):
             Quantiser(value_bound, bits)
-
-
-def test_the_empty_vector_and_the_empty_sum():
-    grid = SignedGrid(4.0, 32, 3)
-    assert grid.dequantise(np.zeros(0, np.uint64)).shape == (0,)
-    np.testing.assert_array_equal(grid.dequantise_sum(np.zeros(2, np.uint64), 0), [0.0, 0.0])

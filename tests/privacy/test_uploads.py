@@ -24,7 +24,6 @@ from privacy import (
     NonFiniteUpdate,
     NoProtection,
     Quantiser,
-    SeededNoise,
     SignedGrid,
     UnknownMechanism,
     UploadNoise,
@@ -38,7 +37,7 @@ from privacy import (
 )
 from privacy.central import central_ring_bits, protect_for_centre
 from privacy.errors import PrivacyError, UploadSaturated
-from tests.privacy._recorded import RecordedNoise
+from tests.privacy._recorded import RecordedNoise, seeded
 from tests.privacy._rows import release_of
 
 NONE = NoProtection(4.0)
@@ -61,10 +60,6 @@ def named(mechanism):
 every = pytest.mark.parametrize("mechanism", EVERY, ids=named)
 noisy = pytest.mark.parametrize("mechanism", NOISY, ids=named)
 on_the_grid = pytest.mark.parametrize("mechanism", ON_THE_GRID, ids=named)
-
-
-def seeded(seed=0):
-    return SeededNoise(np.random.default_rng(seed))
 
 
 def row(mechanism, dimension=64, **changes):
@@ -456,5 +451,3 @@ def test_every_error_has_one_root():
     own = [error for error in errors if isinstance(error, type)]
     assert own
     assert all(issubclass(error, PrivacyError) for error in own)
-    assert privacy.ThresholdNotMet(phase="unmask").phase == "unmask"
-    assert "unmask" in str(privacy.ThresholdNotMet(phase="unmask"))

@@ -144,10 +144,7 @@ ATTACKS = {
     "a row is gone": (3, [GONE.format(3)]),
     "and the rest renumbered": (3, [GONE.format(3), *(MOVE.format(n - 1, n) for n in (4, 5, 6))]),
     "two are swapped": (2, [MOVE.format(99, 2), MOVE.format(2, 4), MOVE.format(4, 99)]),
-    "one of another run": (
-        1,
-        [GONE.format(1), "UPDATE audit SET run_id = 'r' WHERE run_id = 's'"],
-    ),
+    "one of another run": (1, [GONE.format(1), "UPDATE audit SET run_id = 'r' WHERE run_id = 's'"]),
 }
 
 

@@ -244,10 +244,7 @@ def test_a_missing_parent_row_is_not_found(database, make_row):
         lambda unit: unit.pool.keep_generations("x", 1),
     ]
     for call in calls:
-        with (
-            pytest.raises(storage.NotFound, match=r"run 'x'"),
-            database.unit_of_work() as unit,
-        ):
+        with pytest.raises(storage.NotFound, match=r"run 'x'"), database.unit_of_work() as unit:
             call(unit)
 
 

@@ -131,11 +131,7 @@ def test_what_nothing_withstands_is_refused(wanted):
 
 @pytest.mark.parametrize(
     "wanted",
-    [
-        {"clients": 1},
-        {"clients": 10, "corrupt_rate": -0.1},
-        {"clients": 10, "dropout_rate": 1.0},
-    ],
+    [{"clients": 1}, {"clients": 10, "corrupt_rate": -0.1}, {"clients": 10, "dropout_rate": 1.0}],
 )
 def test_numbers_out_of_range_are_refused(wanted):
     with pytest.raises(ValueError, match=r"clients|rate"):

@@ -15,9 +15,10 @@ from scipy import stats
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
-from privacy.randomness import SeededNoise, SystemNoise
+from privacy.randomness import SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps
 from privacy.training.plan import coins_beside, poisson_batches
+from tests.privacy._recorded import seeded
 from tests.privacy.training._gated import TRAINED, make_gated
 from tests.privacy.training._gated import make_examples as gated_examples
 from tests.privacy.training._gated import make_parameters as gated_parameters
@@ -26,10 +27,6 @@ from tests.privacy.training._linear import Toy, fit, make_examples, mechanism, t
 ALPHA = 1e-9
 SILENT = SystemNoise()
 WIDTH = 4000
-
-
-def seeded(seed=0):
-    return SeededNoise(np.random.default_rng(seed))
 
 
 def zeros(count=3, shared=WIDTH, personal=WIDTH):
