@@ -243,14 +243,13 @@ def central(counts, relation="replace_one", norm=0.3, scale=2.0**18):
     )
 
 
-def shared(counts, relation="replace_one", kind="discrete_gaussian"):
+def shared(counts, relation="replace_one"):
     return DistributedNoise(
         clipping_norm=0.3,
         noise_multiplier=1.5,
         minimum_survivors=5,
         corrupt=1,
         scale=2.0**18,
-        kind=kind,
         relation=relation,
         counts=counts,
     )

@@ -181,13 +181,6 @@ def test_low_bits_of_a_huge_sum_survive():
     np.testing.assert_allclose(values, [0.0, 1.0, -1.0])
 
 
-def test_saturation_is_counted_and_cut():
-    quantiser = Quantiser(1.0, 8)
-    result = quantiser.quantise(np.array([-1.0, 1.0, 1.0001, -7.0, 0.0]))
-    assert result.saturated == 2
-    np.testing.assert_array_equal(result.levels[:4], [0, 255, 255, 0])
-
-
 @pytest.mark.parametrize(
     ("bits", "weight", "ring"),
     [

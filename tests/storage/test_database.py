@@ -154,15 +154,6 @@ def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
         assert ask("busy_timeout") == 250
 
 
-def test_commit_empties_the_write_ahead_log(path: Path, database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.states.save("r", 0, bytes(100_000))
-        assert wal_size(path) == 0
-        unit.commit()
-        assert wal_size(path) == 0
-    assert path.stat().st_size > 100_000
-
-
 def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(path, raw):
     with storage.open_database(f"sqlite:///{path}", busy_timeout=0.1) as database, raw() as reader:
         reader.execute("BEGIN")

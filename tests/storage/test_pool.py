@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 import storage
-from storage.pool import KEY_BYTES, arrange, local_payload_limit
+from storage.pool import KEY_BYTES, local_payload_limit
 from tests.storage._raw import on_disk
 
 # Two-sided 1e-6 of the standard normal.
@@ -100,14 +100,6 @@ def test_the_statistic_sees_an_order() -> None:
     assert rank_correlation([40, 30, 20, 10]) == -1.0
     # Far less than perfect order in each trial is enough to be seen.
     assert 0.25 * TRIALS / math.sqrt(TRIALS / (ENTRIES - 1)) > CRITICAL
-
-
-def test_rows_are_shuffled_before_they_are_written() -> None:
-    entries = [(b"h1", b"e1"), (b"h2", b"e2"), (b"h3", b"e3")]
-    keys = iter([b"k1", b"k2", b"k3"])
-    rows = arrange(entries, shuffle=lambda rows: rows.reverse(), key=lambda: next(keys))
-    assert rows == [(b"k1", b"h3", b"e3"), (b"k2", b"h2", b"e2"), (b"k3", b"h1", b"e1")]
-    assert entries[0] == (b"h1", b"e1")
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,6 @@ def test_a_creation_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.Mo
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-FILES = [*kept(COORDINATOR), *kept(CLIENT)]
-
-
 def tables(path: Path) -> dict[str, list[dict[str, Any]]]:
     """Every table's rows, past our own code; digests cover columns that may be new."""
     with closing(sqlite3.connect(path)) as connection:
@@ -115,7 +112,7 @@ def test_every_version_has_its_files() -> None:
     ]
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*kept(COORDINATOR), *kept(CLIENT)], ids=lambda file: file.name)
 def test_a_kept_version_is_migrated_with_what_is_in_it(file: Path, tmp_path: Path) -> None:
     path, is_store = tmp_path / "kept.db", file.name.startswith(CLIENT)
     unpack(file, path)

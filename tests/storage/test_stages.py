@@ -71,15 +71,6 @@ def test_a_client_that_fails_undoes_its_own_writes_only(file, opened):
     assert release(second, b"other bytes") == "reserved"
 
 
-def test_a_stage_that_fails_leaves_nothing(file: Path, opened: storage.ClientStores) -> None:
-    with pytest.raises(KeyError), opened.stage():
-        for store in opened.stores.values():
-            with store.kept_open():
-                release(store)
-        raise KeyError
-    assert ledgers(file) == []
-
-
 @pytest.mark.parametrize("after", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_kill_before_the_commit_means_that_nobody_has_answered(file: Path, after: bool) -> None:
     code = f"""
