@@ -7,7 +7,12 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy.randomness import NoiseSource, standard_normal_from
+from privacy.randomness import NoiseSource, SeededNoise, standard_normal_from
+
+
+def seeded(seed: int = 0) -> SeededNoise:
+    """The noise of a simulation."""
+    return SeededNoise(np.random.default_rng(seed))
 
 
 class RecordedNoise(NoiseSource):

@@ -17,11 +17,6 @@ from privacy.central import noise_for_sum, protect_for_centre
 from tests.privacy._walk import delta_of
 
 
-def mu_of(epsilon, delta):
-    """The Gaussian mechanism's, from its formula (Balle and Wang 2018)."""
-    return float(brentq(lambda mu: delta_of(epsilon, mu) - delta, 1e-3, 50.0, xtol=1e-12))
-
-
 @pytest.mark.parametrize(
     ("epsilon", "groups", "dimension", "rounds"), [(1.0, 1, 512, 10), (8.0, 4, 16, 5)]
 )
@@ -29,7 +24,9 @@ def test_it_is_the_formula(epsilon, groups, dimension, rounds):
     mean = PrivateMean(
         epsilon=epsilon, delta=1e-5, rounds=rounds, dimension=dimension, groups=groups
     )
-    expected = groups * 2.0 * math.sqrt(rounds * dimension) / mu_of(epsilon, 1e-5)
+    # The Gaussian mechanism's mu, from its formula (Balle and Wang 2018).
+    mu = brentq(lambda mu: delta_of(epsilon, mu) - 1e-5, 1e-3, 50.0, xtol=1e-12)
+    expected = groups * 2.0 * math.sqrt(rounds * dimension) / mu
     assert mean.clients_needed() == pytest.approx(expected, abs=1.0)
     assert mean.clients_needed(coherence=0.5) == pytest.approx(2 * expected, abs=1.0)
     assert mean.signal_to_noise(mean.clients_needed()) >= 1.0

@@ -185,13 +185,11 @@ def test_a_pool_entry_tells_that_its_client_was_drawn():
     assert result.observer == result.peers == gaussian(4.0, 4)
     unsent = entry(round_number=0, status="aborted", left_client=False)
     assert epsilons([*ledger, unsent], DELTA).observer == epsilons(ledger, DELTA).observer
-    # Nothing is said of another client, nor by metrics, which the observer never sees.
+    # Nothing is said of another client.
     elsewhere = [*ledger, entry(pseudonym="b")]
     assert epsilons(elsewhere, DELTA).observer == max(
         epsilons(ledger, DELTA).observer, gaussian(4.0, 1)
     )
-    metrics = entry(channel="metrics")
-    assert epsilons([*ledger, metrics], DELTA).observer == epsilons(ledger, DELTA).observer
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from privacy import (
     DistributedNoise,
     GroupCounts,
     IntegerUploadNoise,
-    SeededNoise,
     SensitivityViolation,
     SignedGrid,
     SystemNoise,
@@ -34,6 +33,7 @@ from privacy import (
 )
 from privacy.distributed import largest_sum
 from privacy.rounding import clip_to_grid, round_conditionally, squared_norm_after_rounding
+from tests.privacy._recorded import seeded
 from tests.privacy._rows import release_of
 
 ALPHA = 1e-9
@@ -50,21 +50,6 @@ def mechanism(**changes):
     return dataclasses.replace(BASE, **changes)
 
 
-def seeded(seed):
-    return SeededNoise(np.random.default_rng(seed))
-
-
-def ring_sum(updates, how, ring_bits, noise):
-    total = np.zeros(updates[0].size, dtype=np.uint64)
-    for update in updates:
-        total += protect_share(update, how, ring_bits=ring_bits, noise=noise).levels
-    return total & np.uint64(2**ring_bits - 1)
-
-
-def open_sum(levels, how, ring_bits):
-    return SignedGrid(how.scale, ring_bits, 1_000).dequantise_sum(levels, 1_000)
-
-
 def row(how, dimension=DIMENSION, **changes):
     return release_of(how, dimension, **changes)
 
@@ -79,8 +64,10 @@ def test_the_honest_shares_alone_have_the_noise_of_the_ledger(
         kind=kind, minimum_survivors=survivors, corrupt=corrupt, scale=scale, noise_multiplier=3.0
     )
     # Exactly m_min survive, c of them tell what they drew: theirs is subtracted, or left out.
-    zeros = [np.zeros(DIMENSION)] * (survivors - corrupt)
-    left = open_sum(ring_sum(zeros, how, 32, noise), how, 32)
+    total = np.zeros(DIMENSION, dtype=np.uint64)
+    for _ in range(survivors - corrupt):
+        total += protect_share(np.zeros(DIMENSION), how, ring_bits=32, noise=noise).levels
+    left = SignedGrid(how.scale, 32, 1_000).dequantise_sum(total & np.uint64(2**32 - 1), 1_000)
     square = float(np.sum((left / row(how).standard_deviation) ** 2))
     # Skellam noise has a trace of excess kurtosis, which the factor covers.
     assert stats.chi2.ppf(ALPHA / 2, DIMENSION) < square * 1.01
@@ -256,14 +243,13 @@ def central(counts, relation="replace_one", norm=0.3, scale=2.0**18):
     )
 
 
-def shared(counts, relation="replace_one", kind="discrete_gaussian"):
+def shared(counts, relation="replace_one"):
     return DistributedNoise(
         clipping_norm=0.3,
         noise_multiplier=1.5,
         minimum_survivors=5,
         corrupt=1,
         scale=2.0**18,
-        kind=kind,
         relation=relation,
         counts=counts,
     )
@@ -285,8 +271,7 @@ def uploads(counts, norm, flag=0.0):
 
 
 def rounded(mechanism, vector, seed):
-    rng = SeededNoise(np.random.default_rng(seed))
-    return clip_to_grid(vector, mechanism, ring_bits=48, noise=rng)[1]
+    return clip_to_grid(vector, mechanism, ring_bits=48, noise=seeded(seed))[1]
 
 
 def farthest(mechanism, flag=0.0):
@@ -359,7 +344,7 @@ def test_a_client_that_counts_itself_otherwise_sends_nothing(told):
     vector = np.concatenate([np.zeros(GROUPS * SIZE), np.array(told) * bound])
     grid = grid_of(mechanism, vector.size, bits=20, clients=5)
     with pytest.raises(SensitivityViolation):
-        protect_upload(vector, mechanism, grid, SeededNoise(np.random.default_rng(0)))
+        protect_upload(vector, mechanism, grid, seeded(0))
 
 
 def test_what_has_no_bound_is_refused():

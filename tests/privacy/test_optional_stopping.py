@@ -21,11 +21,6 @@ def row(noise, number=1, *, batches=None):
     return released(noise, relation="add_or_remove_one", round_number=number, **changes)
 
 
-def by_round(step, rounds):
-    """The epsilon of each round, as if it had been fixed beforehand."""
-    return [epsilon_of(math.sqrt(t) * step, DELTA) for t in range(1, rounds + 1)]
-
-
 def test_the_walk_that_nobody_stops_is_the_closed_form():
     """A stop that no walk reaches leaves all rounds, whose delta is known exactly."""
     for step, rounds in ((0.5, 10), (2.0, 4)):
@@ -47,7 +42,8 @@ def test_the_walk_that_nobody_stops_is_the_closed_form():
 def test_a_stop_by_what_was_released_breaks_a_rounds_epsilon_and_not_the_plans(
     rounds, step, least, most
 ):
-    claims = by_round(step, rounds)
+    # The epsilon of each round, as if it had been fixed beforehand.
+    claims = [epsilon_of(math.sqrt(t) * step, DELTA) for t in range(1, rounds + 1)]
     naive = stopped(step, claims, claims) / DELTA
     assert least < naive < most
     # The same adversary against the epsilon of all planned rounds, and the one that waits for it.

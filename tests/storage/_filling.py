@@ -72,13 +72,9 @@ def _fill_round(unit: storage.UnitOfWork, run_id: str, number: int) -> None:
 
 def read_database(path: Path) -> dict[str, Any]:
     """Everything that can be read of it, each row with what it says about itself checked."""
-    return read_at(f"sqlite:///{path}")
-
-
-def read_at(url: str) -> dict[str, Any]:
-    """The same of a database wherever it is."""
     found: dict[str, Any] = {}
-    with storage.open_database(url, read_only=True) as database, database.unit_of_work() as unit:
+    opened = storage.open_database(f"sqlite:///{path}", read_only=True)
+    with opened as database, database.unit_of_work() as unit:
         found["runs"] = unit.runs.list()
         for run_id in ("r", "s"):
             found[run_id] = (

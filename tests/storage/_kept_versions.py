@@ -24,13 +24,11 @@ COORDINATOR, CLIENT = "coordinator", "client"
 
 def kept(kind: str) -> list[Path]:
     """The files of one kind, oldest first."""
-    found = FOLDER.glob(f"{kind}-*.db.gz")
-    return sorted(found, key=lambda file: SchemaVersion.parse(version_in(file)) or (0, 0, 0))
-
-
-def version_in(file: Path) -> str:
-    """The version that a file's name says."""
-    return file.name.removesuffix(".db.gz").split("-")[1]
+    versions = {
+        file: file.name.split("-")[1].removesuffix(".db.gz")
+        for file in FOLDER.glob(f"{kind}-*.db.gz")
+    }
+    return sorted(versions, key=lambda file: SchemaVersion.parse(versions[file]) or (0, 0, 0))
 
 
 def unpack(file: Path, target: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 REFUSED = sqlite3.IntegrityError
@@ -35,8 +36,22 @@ class RawFile:
 
 
 @contextmanager
-def unguarded(raw: RawFile) -> Iterator[RawFile]:
-    """Without triggers as long as the block lasts."""
-    raw.unguard()
-    yield raw
-    raw.guard()
+def raw_file(path: Path) -> Iterator[RawFile]:
+    """A connection to a file, whose statements are committed one by one."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield RawFile(connection)
+
+
+def spoil(raw: Callable[[], Any], *statements: str) -> None:
+    """Edits past our code and its triggers, which are put back; each must change something."""
+    with raw() as connection:
+        connection.unguard()
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0
+        connection.guard()
+
+
+def on_disk(path: Path) -> bytes:
+    """The database's bytes with those of its write-ahead log."""
+    files = (path, path.with_name(path.name + "-wal"))
+    return b"".join(file.read_bytes() for file in files if file.exists())

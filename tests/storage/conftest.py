@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import storage
-from storage.homes import file_of
 from tests.storage._filling import COHORT, INTEGER_NOISE, ROW, SAMPLED, fill_database, fill_store
-from tests.storage._raw import RawFile
+from tests.storage._raw import raw_file
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -38,26 +36,16 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def make_runs(opened: storage.Database) -> None:
-    with opened.unit_of_work() as unit:
-        for run_id in ("r", "s"):
-            unit.runs.create(
-                run_id,
-                name="quickstart",
-                config_json="{}",
-                config_digest="d",
-                versions_json="{}",
-                created=START,
-            )
-        unit.commit()
-
-
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
     """The files of databases that are made once and copied; `store` is filled, `new` is not."""
     folder = tmp_path_factory.mktemp("made-once")
+    facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
     with storage.open_database(f"sqlite:///{folder}/runs") as opened:
-        make_runs(opened)
+        with opened.unit_of_work() as unit:
+            for run_id in ("r", "s"):
+                unit.runs.create(run_id, name="quickstart", created=START, **facts)
+            unit.commit()
     fill_database(folder / "filled")
     fill_store(folder / "store")
     storage.open_client_store(folder / "new")
@@ -65,7 +53,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
 
 
 @pytest.fixture
-def filled_path(tmp_path: Path, made_once: Mapping[str, bytes]) -> Path:
+def filled(tmp_path: Path, made_once: Mapping[str, bytes]) -> Path:
     """A coordinator's database with rows in every table."""
     return written(tmp_path / "sotto.db", made_once["filled"])
 
@@ -93,15 +81,9 @@ def database(
 
 
 @pytest.fixture
-def raw(url: str) -> Callable[[], Any]:
+def raw(path: Path) -> Callable[[], Any]:
     """A connection past our code, as an attacker or a reader would have it."""
-
-    @contextmanager
-    def connect() -> Iterator[RawFile]:
-        with closing(sqlite3.connect(file_of(url), isolation_level=None)) as connection:
-            yield RawFile(connection)
-
-    return connect
+    return partial(raw_file, path)
 
 
 @pytest.fixture

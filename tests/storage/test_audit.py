@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 import storage
 from storage.leaves import event_data
+from tests.storage._raw import spoil
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-EMPTY = "0" * 64
 
 
 @pytest.fixture
@@ -35,14 +34,6 @@ def filled(database: storage.Database) -> storage.Database:
         unit.audit.append("s", actor="coordinator", action="open")
         unit.commit()
     return database
-
-
-def tamper(raw: Callable[[], Any], *statements: str) -> None:
-    """Change rows past the triggers."""
-    with raw() as connection:
-        connection.unguard()
-        for statement in statements:
-            connection.execute(statement)
 
 
 def first_bad(database: storage.Database, head: storage.AuditHead | None = None) -> int:
@@ -130,7 +121,7 @@ def test_an_untouched_chain_verifies_with_and_without_a_head(filled: storage.Dat
     with filled.unit_of_work() as unit:
         assert unit.audit.verify("r") == head
         assert unit.audit.verify("r", head) == head
-        assert unit.audit.verify("r", storage.AuditHead(0, EMPTY)) == head
+        assert unit.audit.verify("r", storage.AuditHead(0, "0" * 64)) == head
         unit.audit.append("r", actor="a", action="later")
         assert unit.audit.verify("r", head).count == 7
         assert unit.audit.verify("s").count == 1
@@ -153,24 +144,21 @@ ATTACKS = {
     "a row is gone": (3, [GONE.format(3)]),
     "and the rest renumbered": (3, [GONE.format(3), *(MOVE.format(n - 1, n) for n in (4, 5, 6))]),
     "two are swapped": (2, [MOVE.format(99, 2), MOVE.format(2, 4), MOVE.format(4, 99)]),
-    "one of another run": (
-        1,
-        [GONE.format(1), "UPDATE audit SET run_id = 'r' WHERE run_id = 's'"],
-    ),
+    "one of another run": (1, [GONE.format(1), "UPDATE audit SET run_id = 'r' WHERE run_id = 's'"]),
 }
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_chain_is_broken_where_it_was_changed(filled, raw, attack):
     sequence, statements = ATTACKS[attack]
-    tamper(raw, *statements)
+    spoil(raw, *statements)
     assert first_bad(filled) == sequence
 
 
 @pytest.mark.parametrize("kept", [0, 5])
 def test_a_cut_tail_is_found_with_the_head_only(filled, raw, kept):
     head = head_of(filled)
-    tamper(raw, f"DELETE FROM audit WHERE run_id = 'r' AND sequence > {kept}")  # noqa: S608
+    spoil(raw, f"DELETE FROM audit WHERE run_id = 'r' AND sequence > {kept}")  # noqa: S608
     with filled.unit_of_work(read_only=True) as unit:
         assert unit.audit.verify("r").count == kept
     assert first_bad(filled, head) == kept + 1
@@ -178,7 +166,7 @@ def test_a_cut_tail_is_found_with_the_head_only(filled, raw, kept):
 
 def test_a_rewritten_chain_is_found_with_the_head(filled, raw):
     head = head_of(filled)
-    tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence > 4")
+    spoil(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence > 4")
     with filled.unit_of_work() as unit:
         for _ in range(5):
             unit.audit.append("r", actor="mallory", action="forged")
@@ -199,7 +187,7 @@ def test_bad_entries_are_refused(database):
 
 def test_a_query_shows_nothing_of_a_broken_chain(filled, raw):
     """An entry whose actor was changed would be missing from what that actor did."""
-    tamper(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
+    spoil(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
     with filled.unit_of_work(read_only=True) as unit:
         for conditions in ({"run": "r"}, {}, {"actor": "client"}):
             with pytest.raises(storage.AuditChainBroken, match="broken at entry 2"):

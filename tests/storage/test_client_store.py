@@ -14,7 +14,6 @@ import pytest
 
 import storage
 
-ROOT = Path(__file__).resolve().parents[2]
 MakeRow = Callable[..., storage.LedgerRow]
 
 
@@ -23,14 +22,11 @@ def put(store: storage.ClientStore, round_number: int, attempt: int = 0) -> None
     store.put_pending("r", round_number, attempt, personal=b"p" + text, experts=b"e" + text)
 
 
-def test_identity_is_drawn_once(file: Path, tmp_path: Path) -> None:
+def test_identity_is_drawn_once(file: Path) -> None:
     first = storage.open_client_store(file).identity
     assert storage.open_client_store(file).identity == first
     assert len(first.handle_secret) == 32
     assert len(first.pseudonym) == 32
-    other = storage.open_client_store(tmp_path / "other.db").identity
-    assert other.pseudonym != first.pseudonym
-    assert other.handle_secret != first.handle_secret
     assert repr(first.handle_secret) not in repr(first)
 
 
@@ -179,9 +175,8 @@ def test_blocks_of_two_stores_may_be_nested(tmp_path: Path) -> None:
     assert found == [[(4,)], [(2,)]]
 
 
-def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
+def test_noise_that_was_drawn_follows_no_commit(store: storage.ClientStore) -> None:
     """The personal part of an attempt that came to nothing goes back; its noise never does."""
-    store = storage.open_client_store(tmp_path / "client.db")
     assert store.noise("r") == b""
     for attempt in (1, 2):
         with store.atomically():
@@ -194,8 +189,7 @@ def test_noise_that_was_drawn_follows_no_commit(tmp_path: Path) -> None:
     assert store.noise("r") == b""
 
 
-def test_a_store_that_came_back_starts_its_noise_anew(tmp_path: Path) -> None:
-    store = storage.open_client_store(tmp_path / "client.db")
+def test_a_store_that_came_back_starts_its_noise_anew(store: storage.ClientStore) -> None:
     store.put_noise("r", b"drawn")
     store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
     assert store.noise("r") == b""

@@ -20,6 +20,7 @@ import storage
 from storage import InvalidRecordError, open_database
 from storage.engine import checkpoint, configure_connection, make_engine
 from storage.homes import file_of, shown
+from tests.storage._raw import on_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,12 +28,6 @@ ROOT = Path(__file__).resolve().parents[2]
 def wal_size(path: Path) -> int:
     wal = path.with_name(path.name + "-wal")
     return wal.stat().st_size if wal.exists() else 0
-
-
-def on_disk(path: Path) -> bytes:
-    """The database's bytes with those of its write-ahead log."""
-    files = (path, path.with_name(path.name + "-wal"))
-    return b"".join(file.read_bytes() for file in files if file.exists())
 
 
 def test_an_exception_rolls_back_every_table(database, make_row):
@@ -159,15 +154,6 @@ def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
         assert ask("busy_timeout") == 250
 
 
-def test_commit_empties_the_write_ahead_log(path: Path, database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.states.save("r", 0, bytes(100_000))
-        assert wal_size(path) == 0
-        unit.commit()
-        assert wal_size(path) == 0
-    assert path.stat().st_size > 100_000
-
-
 def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(path, raw):
     with storage.open_database(f"sqlite:///{path}", busy_timeout=0.1) as database, raw() as reader:
         reader.execute("BEGIN")
@@ -249,16 +235,8 @@ def test_a_missing_parent_row_is_not_found(database, make_row):
         lambda unit: unit.pool.keep_generations("x", 1),
     ]
     for call in calls:
-        with (
-            pytest.raises(storage.NotFound, match=r"run 'x'"),
-            database.unit_of_work() as unit,
-        ):
+        with pytest.raises(storage.NotFound, match=r"run 'x'"), database.unit_of_work() as unit:
             call(unit)
-
-
-@pytest.mark.parametrize("name", ["runs/a@b:c.db", "/srv/a b%20.db", "x"])
-def test_a_file(name: str) -> None:
-    assert file_of(f"sqlite:///{name}") == Path(name)
 
 
 @pytest.mark.parametrize(

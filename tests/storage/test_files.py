@@ -20,51 +20,42 @@ from tests.storage._filling import ROW
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def path(filled_path: Path) -> Path:
-    return filled_path
-
-
-def delete(path: Path) -> None:
-    path.unlink()
-
-
 def take_back_an_older_copy(path: Path) -> None:
     older = path.with_name("older")
     shutil.copy2(path, older)
     older.replace(path)
 
 
-LOSSES = {delete: "was deleted while", take_back_an_older_copy: "was replaced by another file"}
+LOSSES = {Path.unlink: "was deleted while", take_back_an_older_copy: "was replaced by another file"}
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_a_database_that_is_lost_in_a_unit_commits_nothing(path, lose):
-    with storage.open_database(f"sqlite:///{path}") as database:
+def test_a_database_that_is_lost_in_a_unit_commits_nothing(filled, lose):
+    with storage.open_database(f"sqlite:///{filled}") as database:
         with database.unit_of_work() as unit:
             unit.runs.set_status("r", "stopped")
-            lose(path)
-            with pytest.raises(storage.DatabaseReplaced, match=f"{path} {LOSSES[lose]}"):
+            lose(filled)
+            with pytest.raises(storage.DatabaseReplaced, match=f"{filled} {LOSSES[lose]}"):
                 unit.commit()
         with pytest.raises(storage.DatabaseReplaced), database.unit_of_work() as unit:
             pytest.fail("a unit of work began on a file that is gone")
         with pytest.raises(storage.DatabaseReplaced):
             database.verify_integrity()
-    if lose is not delete:
-        with storage.open_database(f"sqlite:///{path}") as database, database.unit_of_work() as u:
+    if lose is not Path.unlink:
+        with storage.open_database(f"sqlite:///{filled}") as database, database.unit_of_work() as u:
             assert u.runs.get("r").status == "running"
 
 
 @pytest.mark.parametrize("lose", LOSSES)
-def test_what_was_lost_while_it_was_committed_is_not_called_done(path, lose):
+def test_what_was_lost_while_it_was_committed_is_not_called_done(filled, lose):
     """The last moment: the file goes between the check before the commit and the commit."""
-    with storage.open_database(f"sqlite:///{path}") as database, database.unit_of_work() as unit:
+    with storage.open_database(f"sqlite:///{filled}") as database, database.unit_of_work() as unit:
         unit.runs.set_status("r", "stopped")
         session = unit.audit._session
         commit = session.commit
 
         def lose_and_commit() -> None:
-            lose(path)
+            lose(filled)
             commit()
 
         session.commit = lose_and_commit  # type: ignore[method-assign]
@@ -87,7 +78,7 @@ def test_a_store_that_is_lost_in_a_block_keeps_nothing(filled_store, lose):
     with pytest.raises(storage.DatabaseReplaced), store.atomically():
         store.reserve_release(replace(ROW, round_number=5), payload=b"noised")
         lose(filled_store)
-    if lose is not delete:
+    if lose is not Path.unlink:
         assert len(storage.open_client_store(filled_store).rows()) == 4
 
 

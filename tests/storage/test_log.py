@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import storage
 from storage import LedgerRow, log
 from storage.database import Database
-from storage.homes import file_of, open_home
+from storage.homes import open_home
 from storage.leaves import charge_data, settled_data
 from storage.merkle import (
     EMPTY_ROOT,
@@ -34,7 +34,7 @@ from storage.merkle import (
 )
 from storage.sealing import row_digest
 from tests.storage._filling import COHORT, ROW
-from tests.storage._raw import REFUSED, unguarded
+from tests.storage._raw import REFUSED, spoil
 
 INPUTS = [
     bytes.fromhex(text)
@@ -336,13 +336,6 @@ def test_who_was_drawn_in_secret_is_a_commitment(database: storage.Database) -> 
     assert len({leaf.salt for leaf in leaves}) == 4
 
 
-def spoil(raw: Raw, *statements: str) -> None:
-    """Edits past our code and its triggers, which are put back; each must change something."""
-    with raw() as connection, unguarded(connection):
-        for statement in statements:
-            assert connection.execute(statement).rowcount > 0
-
-
 ATTACKS = {
     "an event's detail": (
         "UPDATE audit SET detail = '{\"a\":1}' WHERE run_id = 'r' AND sequence = 2",
@@ -408,7 +401,7 @@ def test_a_ledger_row_that_was_resealed_no_longer_fits(database, raw):
 def test_kept_heads(database: storage.Database) -> None:
     heads = [database.verify_log()]
     for _ in range(3):
-        fill_more(database)
+        add_events(database, 1)
         heads.append(database.verify_log())
     assert heads[0].size == 0
     assert database.verify_log(heads) == heads[-1]
@@ -416,12 +409,6 @@ def test_kept_heads(database: storage.Database) -> None:
         database.verify_log([storage.TreeHead(4, bytes(32))])
     with pytest.raises(storage.LogBroken, match="leaf 1: a kept head"):
         database.verify_log([storage.TreeHead(2, bytes(32))])
-
-
-def fill_more(database: storage.Database) -> None:
-    with database.unit_of_work() as unit:
-        unit.audit.append("r", actor="coordinator", action="run.resumed")
-        unit.commit()
 
 
 def test_an_erased_run_is_noticed_by_a_kept_head(database: storage.Database, raw: Raw) -> None:
@@ -457,7 +444,7 @@ def test_tiles_are_held_against_their_leaves(database: storage.Database, raw: Ra
 
 
 def add_events(database: storage.Database, count: int) -> None:
-    """So many events in one transaction, more than one page of leaves."""
+    """So many events in one transaction."""
     with database.unit_of_work() as unit:
         for _ in range(count):
             unit.audit.append("r", actor="coordinator", action="run.resumed")
@@ -485,7 +472,7 @@ def test_a_writer_need_not_wait_for_a_whole_verification(database, url):
             if len(told) == 1:
                 fill(other, rounds=1)
                 # Fails with a CheckpointError where a reader keeps its snapshot.
-                fill_more(other)
+                add_events(other, 1)
 
         head = database.verify_log(progress=write)
     assert told == [100, head.size]
@@ -576,7 +563,9 @@ def spoilt(value: Any) -> Any:
 
 def is_noticed(path: Path, kept: storage.TreeHead) -> bool:
     try:
-        with past_opening(f"sqlite:///{path}") as database:
+        # Past the checks of opening, which find missing triggers.
+        home = open_home(path, busy_timeout=1.0, read_only=False)
+        with Database(home, now=lambda: datetime.now(UTC), is_read_only=False) as database:
             database.verify_log([kept])
     except storage.StorageError:
         return True
@@ -611,9 +600,3 @@ def test_leaves_of_the_ledger_are_what_json_says(strange: LedgerRow) -> None:
 def test_a_number_that_is_none_is_in_no_leaf(value: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         charge_data(replace(ROW, standard_deviation=value))
-
-
-def past_opening(url: str) -> Database:
-    """A database past the checks of opening, which find missing triggers."""
-    home = open_home(file_of(url), busy_timeout=1.0, read_only=False)
-    return Database(home, now=lambda: datetime.now(UTC), is_read_only=False)

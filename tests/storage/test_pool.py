@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 
 import storage
-from storage.pool import KEY_BYTES, arrange, local_payload_limit
+from storage.pool import KEY_BYTES, local_payload_limit
+from tests.storage._raw import on_disk
 
 # Two-sided 1e-6 of the standard normal.
 CRITICAL = 4.8917
@@ -20,11 +20,6 @@ ENTRIES = 8
 
 def make_entries(count: int, size: int = 3000) -> list[tuple[bytes, bytes]]:
     return [(secrets.token_bytes(32), secrets.token_bytes(size)) for _ in range(count)]
-
-
-def on_disk(path: Path) -> bytes:
-    files = (path, path.with_name(path.name + "-wal"))
-    return b"".join(file.read_bytes() for file in files if file.exists())
 
 
 def traces(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
@@ -105,14 +100,6 @@ def test_the_statistic_sees_an_order() -> None:
     assert rank_correlation([40, 30, 20, 10]) == -1.0
     # Far less than perfect order in each trial is enough to be seen.
     assert 0.25 * TRIALS / math.sqrt(TRIALS / (ENTRIES - 1)) > CRITICAL
-
-
-def test_rows_are_shuffled_before_they_are_written() -> None:
-    entries = [(b"h1", b"e1"), (b"h2", b"e2"), (b"h3", b"e3")]
-    keys = iter([b"k1", b"k2", b"k3"])
-    rows = arrange(entries, shuffle=lambda rows: rows.reverse(), key=lambda: next(keys))
-    assert rows == [(b"k1", b"h3", b"e3"), (b"k2", b"h2", b"e2"), (b"k3", b"h1", b"e1")]
-    assert entries[0] == (b"h1", b"e1")
 
 
 @pytest.mark.parametrize(

@@ -30,10 +30,7 @@ class Unshuffled(random.Random):
 
 
 def played(
-    path: Path,
-    database: storage.Database,
-    make_row: Callable[..., storage.LedgerRow],
-    number: int,
+    path: Path, database: storage.Database, make_row: Callable[..., storage.LedgerRow], number: int
 ) -> list[Files]:
     """Rounds as the coordinator commits them, with entries in the order of the clients."""
     owners: dict[bytes, str] = {}

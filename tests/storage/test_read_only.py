@@ -27,7 +27,7 @@ Contents = dict[str, tuple[int, int, int, bytes]]
 
 @pytest.fixture
 def folder(tmp_path: Path, made_once: Mapping[str, bytes]) -> Path:
-    made = tmp_path / "a folder # of 50% or more"
+    made = tmp_path / "a folder # of 50%20 or a@b:c"
     made.mkdir()
     (made / "sotto.db").write_bytes(made_once["filled"])
     (made / "client.db").write_bytes(made_once["store"])

@@ -58,7 +58,8 @@ def connection(tmp_path: Path) -> Iterator[Counted]:
         yield opened
 
 
-def statements(connection: sqlite3.Connection) -> Statements:
+@pytest.fixture
+def told(connection: Counted) -> Statements:
     return Statements(lambda: connection, "stores.db")
 
 
@@ -116,10 +117,9 @@ BLOCKS = st.lists(st.tuples(st.lists(CALL, max_size=6), st.booleans()), max_size
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(CALL, max_size=5), BLOCKS, st.booleans())
-def test_a_history_is_the_same_as_if_nothing_had_waited(connection, before, blocks, together):
+def test_a_history_is_the_same_as_if_nothing_had_waited(told, before, blocks, together):
     ends = []
     for waits in (False, True):
-        told = statements(connection)
         told.run(BEGIN_WRITE)
         told.run("DELETE FROM failures")
         plain = Rows(told)
@@ -158,8 +158,7 @@ def _block(rows: Rows, calls: list[tuple[Any, ...]], *, fails: bool) -> list[Any
     return answers
 
 
-def test_one_statement_writes_what_all_clients_changed(connection: Counted) -> None:
-    told = statements(connection)
+def test_one_statement_writes_what_all_clients_changed(connection, told):
     told.run(BEGIN_WRITE)
     rows = WorkingRows(told, CLIENTS)
     for client in CLIENTS:
@@ -172,8 +171,7 @@ def test_one_statement_writes_what_all_clients_changed(connection: Counted) -> N
     assert len(Rows(told).read(Sessions, {"run_id": "r"})) == 2
 
 
-def test_what_one_client_reads_is_read_for_all(connection: Counted) -> None:
-    told = statements(connection)
+def test_what_one_client_reads_is_read_for_all(connection, told):
     rows = WorkingRows(told, CLIENTS)
     for asked, run in enumerate(("r", "s", "t"), 1):
         for client in CLIENTS:
@@ -185,16 +183,14 @@ def test_what_one_client_reads_is_read_for_all(connection: Counted) -> None:
     assert len(connection.texts) == 5
 
 
-def test_rows_are_checked_however_they_are_read(connection: Counted) -> None:
-    told = statements(connection)
+def test_rows_are_checked_however_they_are_read(connection, told):
     Rows(told).insert(Sessions, session("a", 1), session("b", 1))
     connection.execute("UPDATE sessions SET round_number = 2 WHERE client = 'b'")
     with pytest.raises(storage.DatabaseDamaged, match=r"table sessions of run 'r'.*store 'b'"):
         WorkingRows(told, CLIENTS).read(Sessions, {"client": "a", "run_id": "r"})
 
 
-def test_more_than_fits_into_memory_is_written_before_the_next_client(connection: Counted) -> None:
-    told = statements(connection)
+def test_more_than_fits_into_memory_is_written_before_the_next_client(told: Statements) -> None:
     told.run(BEGIN_WRITE)
     rows = WorkingRows(told)
     with rows.undone_together():
@@ -207,18 +203,18 @@ def test_more_than_fits_into_memory_is_written_before_the_next_client(connection
     told.run("ROLLBACK")
 
 
-def test_what_may_be_undone_is_never_sent(connection: Counted) -> None:
-    rows = WorkingRows(statements(connection))
+def test_what_may_be_undone_is_never_sent(told: Statements) -> None:
+    rows = WorkingRows(told)
     with pytest.raises(RuntimeError, match="undone"), rows.undone_together():
         rows.insert(Sessions, session("a", 1))
         rows.column(Sessions, "client", {})
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
-def test_what_cannot_be_undone_any_more_is_not_kept(connection: Counted, is_deleted: bool) -> None:
+def test_what_cannot_be_undone_any_more_is_not_kept(told: Statements, is_deleted: bool) -> None:
     """Outside of a block rows that were written over, or deleted, are nobody's any more."""
-    rows, size, times = WorkingRows(statements(connection)), 1 << 20, 8
-    connection.execute(BEGIN_WRITE)
+    rows, size, times = WorkingRows(told), 1 << 20, 8
+    told.run(BEGIN_WRITE)
     tracemalloc.start()
     try:
         for number in range(times):
@@ -235,8 +231,7 @@ def test_what_cannot_be_undone_any_more_is_not_kept(connection: Counted, is_dele
 
 
 @pytest.mark.parametrize("asked", [{"client": "a"}, {"client": "a", "run_id": "r"}])
-def test_what_was_known_of_a_deletion_is_forgotten_with_it(connection, asked):
-    told = statements(connection)
+def test_what_was_known_of_a_deletion_is_forgotten_with_it(told, asked):
     Rows(told).insert(Failures, failure("a", "r", 1))
     rows = WorkingRows(told)
     with pytest.raises(KeyError), rows.undone_together():
@@ -246,8 +241,7 @@ def test_what_was_known_of_a_deletion_is_forgotten_with_it(connection, asked):
     assert len(rows.read(Failures, asked)) == 1
 
 
-def test_no_more_is_read_for_others_than_there_is_room_for(connection: Counted) -> None:
-    told = statements(connection)
+def test_no_more_is_read_for_others_than_there_is_room_for(connection, told):
     told.run(BEGIN_WRITE)
     many = [f"c{i:03d}" for i in range(60)]
     states = (session(c, 1, bytes(MOST_BYTES // 24)) for c in many)

@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.optimize import brentq
 from scipy.stats import binom, nct, norm
 
 from privacy.auditing import (
@@ -268,17 +269,9 @@ def test_what_is_refuted_has_the_probability_that_is_said():
     # Three deviations of the mean to a length of 3, and mu is twice a canary's part of it.
     assert bound.length == pytest.approx(3.0)
     assert bound.estimate == pytest.approx(2.0 * seen / 3.0)
-    low = 2.0 / 3.0 * _solve(seen, 9)
+    # The noncentrality at which so large a statistic has probability 5%.
+    low = 2.0 / 3.0 * brentq(lambda middle: nct.sf(seen, 9, middle) - 0.05, 0.1, seen)
     assert delta_of(low, bound.epsilon) == pytest.approx(DELTA, rel=1e-3)
-
-
-def _solve(seen, freedom):
-    """The noncentrality at which so large a statistic has probability 5%, by bisection."""
-    low, high = 0.0, seen
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if nct.sf(seen, freedom, middle) < 0.05 else (low, middle)
-    return low
 
 
 @pytest.mark.parametrize(("number", "directions", "relation"), KINDS)
@@ -325,8 +318,7 @@ def test_guessed_coins_are_counted_only_where_each_canary_has_its_own():
 
 
 def test_a_canary_that_was_never_in_shows_nothing():
-    seeds = range(100)
-    alone = [canaries(1, 1, "add_or_remove_one", seed=s, d=32) for s in seeds]
+    alone = [canaries(1, 1, "add_or_remove_one", seed=s, d=32) for s in range(100)]
     out = next(one for one in alone if not one.sides.any())
     bound = canary_bound(out, np.arange(32.0), claimed_mu=MU, delta=DELTA, sent=1.0)
     assert (bound.epsilon, bound.ceiling, bound.estimate, bound.length) == (0.0, 0.0, 0.0, 0.0)

@@ -110,13 +110,10 @@ def test_a_claim_by_total_variation_is_the_gaussians_where_it_is_gaussian(mu):
     assert not claim.is_gaussian
 
 
-@pytest.mark.parametrize("mu", [0.0, math.nan])
-def test_a_claim_without_a_finite_mu_is_refused(mu):
-    with pytest.raises(ValueError, match="mu"):
-        gaussian_claim(mu, 1e-5)
-
-
 def test_a_claim_without_meaning_is_refused():
+    for mu in (0.0, math.nan):
+        with pytest.raises(ValueError, match="mu"):
+            gaussian_claim(mu, 1e-5)
     with pytest.raises(ValueError, match="total_variation"):
         sampled_claim(total_variation=1.0, epsilon=1.0, delta=1e-5)
     with pytest.raises(ValueError, match="epsilon"):

@@ -95,14 +95,7 @@ def record(name: str) -> dict[str, object]:
     entropy = {i: Recorder(f"{name}/{i}") for i in parameters.clients}
     context = hashlib.sha256(name.encode()).digest()
     faults = {"tamper": spoil(parameters)} if name.startswith("faults") else {}
-    trace = play(
-        parameters,
-        vectors,
-        lost={LAST: lost},
-        entropy=entropy,
-        context=context,
-        **faults,
-    )
+    trace = play(parameters, vectors, lost={LAST: lost}, entropy=entropy, context=context, **faults)
     advertised, ready = trace.after[Phase.ADVERTISE_KEYS], trace.states[LAST]
     some = min(ready)
     return {

@@ -46,23 +46,17 @@ REGIMES = {
 by_regime = pytest.mark.parametrize("name", REGIMES)
 
 
-def spoiling(parameters, unreadable):
-    """By dealer, the holders for which it seals rubbish."""
+def spoilt(parameters, unreadable, lost=None):
+    """A round with rubbish for holders, by dealer; its trace is kept where it was given up."""
 
     def tamper(phase, dealer, message):
         if phase is not Phase.SHARE_KEYS or dealer not in unreadable:
             return message
         return misdealt(parameters, dealer, message, unreadable[dealer])
 
-    return tamper
-
-
-def spoilt(parameters, unreadable, lost=None):
-    """A round with unreadable boxes; its trace is kept where it was given up."""
-    trace, vectors = Trace(parameters), make_vectors(parameters)
-    tamper = spoiling(parameters, unreadable)
+    trace = Trace(parameters)
     try:
-        fill(trace, vectors, lost=lost, tamper=tamper)
+        fill(trace, make_vectors(parameters), lost=lost, tamper=tamper)
     except TooFewAnswers as error:
         return trace, error
     return trace, None

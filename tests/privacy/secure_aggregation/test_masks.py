@@ -41,16 +41,6 @@ SMALL_ORDER = [
 ]
 
 
-@pytest.mark.parametrize("size", [16, 2**18 - 4, 2**18 + 4, 2**19 + 36])
-def test_a_mask_is_the_cipher_in_counter_mode_from_block_2(size):
-    # Both sides of the block in which long vectors are taken, by a mode of another name.
-    key = bytes(range(32))
-    counter = Cipher(AES(key), CTR((2).to_bytes(16, "big"))).encryptor()
-    vector = np.zeros(size // 4, "<u4")
-    add_masks(vector, [Mask(key, negative=False)])
-    assert vector.tobytes() == counter.update(bytes(size))
-
-
 def test_a_mask_that_the_cipher_cannot_make_in_one_stream_is_refused():
     assert LARGEST_STREAM == 16 * (2**32 - 2)
     # Views of one word, so that 64 GiB need no memory.
@@ -62,9 +52,10 @@ def test_a_mask_that_the_cipher_cannot_make_in_one_stream_is_refused():
     assert 8 * LARGEST_INDEX < LARGEST_STREAM
 
 
-@pytest.mark.parametrize("size", [2**10, 2**20 + 36])
+# Both sides of the block in which long vectors are taken.
+@pytest.mark.parametrize("size", [16, 2**18 - 4, 2**18 + 4, 2**20 + 36])
 @pytest.mark.parametrize("count", [1, 8, 21])
-def test_any_number_of_threads_gives_the_same_sum(size, count):
+def test_any_number_of_threads_adds_the_ciphers_streams_from_block_2(size, count):
     masks = [Mask(bytes([i]) * 32, negative=i % 3 == 0) for i in range(count)]
     start = np.arange(size // 2, dtype="<u2")
     expected = start.copy()
@@ -165,35 +156,25 @@ def test_a_changed_box_or_one_of_another_key_or_context_does_not_open():
 WIDTHS = range(16, 65)
 
 
-def by_hand(values, bits):
-    """The oracle: one long integer, little-endian."""
-    whole = sum(value << (at * bits) for at, value in enumerate(values))
-    return whole.to_bytes(-(-len(values) * bits // 8), "little")
+LONG = [masking._BLOCK + beyond for beyond in (-1, 1, masking._BLOCK + 3)]
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("length", [1, 65])
+@pytest.mark.parametrize(
+    ("bits", "length"),
+    [*itertools.product(WIDTHS, (1, 65)), *itertools.product((17, 63), LONG)],
+)
 def test_a_packed_vector_is_one_long_integer(bits, length):
+    """Little-endian, also where it is packed in blocks."""
     rng = np.random.default_rng(bits * 1000 + length)
     values = rng.integers(0, 2**bits - 1, length, np.uint64, endpoint=True)
     values[0], values[-1] = 2**bits - 1, 2 ** (bits - 1)
     packed = bytes(pack(values.astype(word_type(bits)), bits))
-    assert packed == by_hand(values.tolist(), bits)
+    digits = "".join(f"{value:0{bits}b}" for value in reversed(values.tolist()))
+    assert packed == int(digits, 2).to_bytes(-(-length * bits // 8), "little")
     assert len(packed) == packed_bytes(length, bits)
     again = unpack(memoryview(packed), length, bits)
     assert again.dtype == word_type(bits)
     assert again.tolist() == values.tolist()
-
-
-@pytest.mark.parametrize("bits", [17, 63])
-@pytest.mark.parametrize("beyond", [-1, 1, masking._BLOCK + 3])
-def test_a_long_vector_is_packed_in_blocks_and_is_still_one_long_integer(bits, beyond):
-    length = masking._BLOCK + beyond
-    values = np.random.default_rng(length).integers(0, 2**bits, length, np.uint64)
-    packed = pack(values.astype(word_type(bits)), bits)
-    digits = "".join(f"{value:0{bits}b}" for value in reversed(values.tolist()))
-    assert packed == int(digits, 2).to_bytes(packed_bytes(length, bits), "little")
-    assert unpack(memoryview(packed), length, bits).tolist() == values.tolist()
 
 
 @settings(derandomize=True)

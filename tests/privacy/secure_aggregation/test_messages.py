@@ -10,48 +10,36 @@ import pytest
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import default_threshold, messages
 from privacy.secure_aggregation.masking import word_type
-from privacy.secure_aggregation.messages import (
-    Envelope,
-    Kind,
-    MaskedInput,
-    pack_records,
-    unpack_records,
-)
+from privacy.secure_aggregation.messages import Envelope, Kind, MaskedInput
 from privacy.secure_aggregation.parameters import decode_parameters
 from tests.privacy.secure_aggregation._drive import make_active, make_parameters
 
+OUT_OF_RANGE = {
+    "run_id": ("x" * 65_536,),
+    "round_number": (2**32,),
+    "attempt": (-1,),
+    # The threshold is 4.
+    "corrupt": (-1, 4),
+    "clients": ((1,), (0, 1, 2), (1, 1, 2), (3, 2, 1)),
+    "threshold": (1, 6),
+    "vector_length": (0,),
+    "ring_bits": (15, 65),
+    "smallest_sum": (6,),
+    "identities": ((bytes(32),),),
+    "graph_seed": (bytes(32),),
+    # Semi-honest parties have no enrolment file.
+    "enrolment_serial": (1,),
+}
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"run_id": "x" * 65_536}, "run_id"),
-        ({"round_number": 2**32}, "round_number"),
-        ({"attempt": -1}, "attempt"),
-        ({"corrupt": -1}, "corrupt"),
-        ({"clients": (1,)}, "clients"),
-        ({"clients": (0, 1, 2)}, "clients"),
-        ({"clients": (1, 1, 2)}, "clients"),
-        ({"clients": (3, 2, 1)}, "clients"),
-        ({"threshold": 1}, "threshold"),
-        ({"threshold": 6}, "threshold"),
-        ({"threshold": 3, "corrupt": 3}, "corrupt"),
-        ({"vector_length": 0}, "vector_length"),
-        ({"ring_bits": 15}, "ring_bits"),
-        ({"ring_bits": 65}, "ring_bits"),
-        ({"smallest_sum": 6}, "smallest_sum"),
-        ({"identities": (bytes(32),)}, "identities"),
-        ({"graph_seed": bytes(32)}, "graph_seed"),
-        # Semi-honest parties have no enrolment file.
-        ({"enrolment_serial": 1}, "enrolment_serial"),
-    ],
-)
-def test_a_field_out_of_range_is_named(change, named):
-    with pytest.raises(ValueError, match=named):
-        make_parameters(5, **change)
+
+@pytest.mark.parametrize("named", OUT_OF_RANGE)
+def test_a_field_out_of_range_is_named(named):
+    for value in OUT_OF_RANGE[named]:
+        with pytest.raises(ValueError, match=named):
+            make_parameters(5, **{named: value})
 
 
 def test_the_smallest_and_largest_are_taken():
-    make_parameters(2, threshold=2)
     make_parameters(2, clients=(1, 2**32 - 1))
     make_parameters(5, threshold=3, corrupt=2)
 
@@ -107,21 +95,7 @@ def test_the_default_threshold_is_two_thirds_and_one():
 
 
 PARAMETERS = make_parameters(3)
-DECODERS = {
-    Kind.ADVERTISED_KEYS: messages.decode_advertised_keys,
-    Kind.ROSTER: messages.decode_roster,
-    Kind.DEALT_SHARES: messages.decode_dealt_shares,
-    Kind.FORWARDED_SHARES: messages.decode_forwarded_shares,
-    Kind.MASKED_INPUT: messages.decode_masked_input,
-    Kind.SURVIVORS: messages.decode_survivors,
-    Kind.REVEALED_SHARES: messages.decode_revealed_shares,
-}
-FROM_SERVER = {Kind.ROSTER, Kind.FORWARDED_SHARES, Kind.SURVIVORS}
-
-
-def envelope(kind):
-    party = "receiver" if kind in FROM_SERVER else "sender"
-    return Envelope(PARAMETERS, kind, **{party: 2})
+FROM_CLIENT, FROM_SERVER = {"sender": 2}, {"receiver": 2}
 
 
 @pytest.mark.parametrize("bits", [21, 32])
@@ -167,35 +141,21 @@ def test_spare_bits_after_the_vector_are_zero():
                 messages.decode_masked_input(parameters, 2, closed)
 
 
-def test_records_are_ascending_and_distinct():
-    assert pack_records({3: b"b", 1: b"a"}) == b"\1\0\0\0a\3\0\0\0b"
-    assert unpack_records(b"\1\0\0\0a\3\0\0\0b", 1) == {1: b"a", 3: b"b"}
-    for bad in (
-        b"\3\0\0\0b\1\0\0\0a",
-        b"\1\0\0\0a\1\0\0\0a",
-        b"\0\0\0\0a",
-        b"\1\0\0\0",
-        b"\1\0\0\0ab",
-    ):
-        with pytest.raises(ProtocolViolation):
-            unpack_records(bad, 1)
-
-
 @pytest.mark.parametrize(
-    ("kind", "value"),
+    ("kind", "parties", "decode", "value"),
     [
-        (Kind.ROSTER, bytes(64)),
-        (Kind.DEALT_SHARES, bytes(94)),
-        (Kind.FORWARDED_SHARES, bytes(94)),
-        (Kind.SURVIVORS, b""),
-        (Kind.REVEALED_SHARES, b"\1" + bytes(33)),
+        (Kind.ROSTER, FROM_SERVER, messages.decode_roster, bytes(64)),
+        (Kind.DEALT_SHARES, FROM_CLIENT, messages.decode_dealt_shares, bytes(94)),
+        (Kind.FORWARDED_SHARES, FROM_SERVER, messages.decode_forwarded_shares, bytes(94)),
+        (Kind.SURVIVORS, FROM_SERVER, messages.decode_survivors, b""),
+        (Kind.REVEALED_SHARES, FROM_CLIENT, messages.decode_revealed_shares, b"\1" + bytes(33)),
     ],
 )
-def test_a_repeated_or_disordered_client_is_refused(kind, value):
+def test_a_repeated_or_disordered_client_is_refused(kind, parties, decode, value):
+    envelope = Envelope(PARAMETERS, kind, **parties)
     start = bytes(32) if kind is Kind.DEALT_SHARES else b""
-    one, three = (struct.pack("<I", index) + value for index in (1, 3))
-    read = DECODERS[kind]
-    read(PARAMETERS, 2, envelope(kind).close(start + one + three))
-    for body in (start + three + one, start + one + one, start + one + three + b"\0"):
+    zero, one, three = (struct.pack("<I", index) + value for index in (0, 1, 3))
+    decode(PARAMETERS, 2, envelope.close(start + one + three))
+    for records in (three + one, one + one, zero + one, one + three + b"\0"):
         with pytest.raises(ProtocolViolation):
-            read(PARAMETERS, 2, envelope(kind).close(body))
+            decode(PARAMETERS, 2, envelope.close(start + records))

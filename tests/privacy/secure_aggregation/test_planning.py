@@ -131,11 +131,7 @@ def test_what_nothing_withstands_is_refused(wanted):
 
 @pytest.mark.parametrize(
     "wanted",
-    [
-        {"clients": 1},
-        {"clients": 10, "corrupt_rate": -0.1},
-        {"clients": 10, "dropout_rate": 1.0},
-    ],
+    [{"clients": 1}, {"clients": 10, "corrupt_rate": -0.1}, {"clients": 10, "dropout_rate": 1.0}],
 )
 def test_numbers_out_of_range_are_refused(wanted):
     with pytest.raises(ValueError, match=r"clients|rate"):
@@ -153,21 +149,15 @@ def test_the_bounds_hold_in_simulation():
         marked = rng.permutation(clients) + 1
         bad, gone = set(marked[:corrupt]), set(marked[corrupt : corrupt + dropouts])
         around = closed_neighbourhoods(order, degree, b"")
-        failed += _is_open(order, around, (bad, gone), degree, threshold)
+        wrapped, half = [*order, *order], degree // 2
+        has_many = any(len(set(around[i]) & bad - {i}) >= threshold for i in order if i not in bad)
+        is_cut = any(set(wrapped[at : at + half]) <= bad | gone for at in range(clients))
+        failed += has_many or is_cut
         lost += any(len(set(around[i]) - gone - {i}) < threshold for i in order)
     secrecy = 2 ** -secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     correct = 2 ** -correct_bits(clients, dropouts, degree, threshold)
     assert 0 < failed / trials <= secrecy
     assert 0 < lost / trials <= correct
-
-
-def _is_open(order, around, sets, degree, threshold):
-    """Whether someone has t corrupted neighbours, or k/2 in a row are gone."""
-    bad, gone = sets
-    if any(len(set(around[i]) & bad - {i}) >= threshold for i in order if i not in bad):
-        return True
-    half, wrapped = degree // 2, [*order, *order]
-    return any(set(wrapped[at : at + half]) <= bad | gone for at in range(len(order)))
 
 
 def test_the_command_prints_both_regimes(capsys):
@@ -193,13 +183,10 @@ def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
     assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
 
 
-SEED = bytes(range(32))
-
-
 @pytest.mark.parametrize(("count", "degree"), [(3, 2), (12, 6), (13, 12)])
 def test_every_client_has_k_neighbours_and_they_have_it(count, degree):
     clients = tuple(range(5, 5 + 3 * count, 3))
-    around = closed_neighbourhoods(clients, degree, SEED)
+    around = closed_neighbourhoods(clients, degree, bytes(range(32)))
     assert set(around) == set(clients)
     for own, members in around.items():
         assert len(set(members)) == degree + 1

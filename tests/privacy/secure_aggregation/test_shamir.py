@@ -78,19 +78,11 @@ def test_numbers_outside_the_field_are_drawn_again():
         shamir.draw_coefficients(1, entropy=lambda size: b"\0" * (size - 1))
 
 
-@pytest.mark.parametrize(
-    ("share", "valid"),
-    [
-        (encode(shamir.PRIME - 1, 33), True),
-        (encode(shamir.PRIME, 33), False),
-        (bytes(33), True),
-        (bytes(32), False),
-        (bytes(34), False),
-        (b"", False),
-    ],
-)
-def test_shares_have_one_encoding(share, valid):
-    assert shamir.is_share(share) is valid
+def test_shares_have_one_encoding():
+    for share in (bytes(33), encode(shamir.PRIME - 1, 33)):
+        assert shamir.is_share(share)
+    for other in (encode(shamir.PRIME, 33), bytes(32), bytes(34), b""):
+        assert not shamir.is_share(other)
 
 
 def test_misuse_is_refused():
@@ -103,22 +95,6 @@ def test_misuse_is_refused():
         shamir.deal(bytes(32), coefficients=(1,), indices=(0, 1))
     with pytest.raises(ValueError):
         shamir.combine([bytes(33)], (1, 2))
-
-
-def shared(rng, threshold, indices):
-    secret = rng.randbytes(32)
-    coefficients = [rng.randrange(shamir.PRIME) for _ in range(threshold - 1)]
-    return secret, dict(
-        zip(indices, shamir.deal(secret, coefficients=coefficients, indices=indices), strict=True)
-    )
-
-
-def spoil(rng, shares, wrong):
-    others = {
-        i: (int.from_bytes(shares[i], "little") + rng.randrange(1, shamir.PRIME)) % shamir.PRIME
-        for i in wrong
-    }
-    return shares | {i: value.to_bytes(33, "little") for i, value in others.items()}
 
 
 def value_at(shares, chosen, place):
@@ -152,10 +128,16 @@ def test_the_search_finds_the_same(count):
     indices = sorted(rng.sample(range(1, 2**32), count))
     for threshold in range(2, count + 1):
         for wrong in range(count - threshold + 1):
-            secret, shares = shared(rng, threshold, indices)
-            spoilt = spoil(rng, shares, places := rng.sample(indices, wrong))
-            found = shamir.decode(spoilt, threshold)
-            assert found == searched(spoilt, threshold)
+            secret = rng.randbytes(32)
+            coefficients = [rng.randrange(shamir.PRIME) for _ in range(threshold - 1)]
+            dealt = shamir.deal(secret, coefficients=coefficients, indices=indices)
+            shares = dict(zip(indices, dealt, strict=True))
+            places = rng.sample(indices, wrong)
+            for i in places:
+                off = rng.randrange(1, shamir.PRIME)
+                shares[i] = encode((int.from_bytes(shares[i], "little") + off) % shamir.PRIME, 33)
+            found = shamir.decode(shares, threshold)
+            assert found == searched(shares, threshold)
             if 2 * wrong <= count - threshold:
                 assert found == (secret, frozenset(places))
 

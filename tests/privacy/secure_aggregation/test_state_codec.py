@@ -34,8 +34,11 @@ ROUNDS = {
 by_round = pytest.mark.parametrize("name", ROUNDS)
 
 
-def spoil(parameters):
-    """Client 3 seals rubbish for one holder, which then complains."""
+@functools.cache
+def traced(name):
+    """A round in which something was lost, refused and complained of."""
+    parameters = ROUNDS[name]
+    # Client 3 seals rubbish for one holder, which then complains.
     holder = next(i for i in parameters.holders(3) if i != 3)
 
     def tamper(phase, sender, message):
@@ -44,15 +47,7 @@ def spoil(parameters):
         dealt = (phase, sender) == (Phase.SHARE_KEYS, 3)
         return misdealt(parameters, 3, message, [holder]) if dealt else message
 
-    return tamper
-
-
-@functools.cache
-def traced(name):
-    """A round in which something was lost, refused and complained of."""
-    parameters = ROUNDS[name]
-    lost = {} if parameters.is_active else {Phase.SHARE_KEYS: {5}}
-    tamper, context = spoil(parameters), bytes(range(32))
+    lost, context = {} if parameters.is_active else {Phase.SHARE_KEYS: {5}}, bytes(range(32))
     return play(parameters, make_vectors(parameters), lost=lost, tamper=tamper, context=context)
 
 

@@ -15,9 +15,10 @@ from scipy import stats
 
 from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
-from privacy.randomness import SeededNoise, SystemNoise
+from privacy.randomness import SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps
-from privacy.training.plan import coins_beside, poisson_batches
+from privacy.training.plan import poisson_batches
+from tests.privacy._recorded import seeded
 from tests.privacy.training._gated import TRAINED, make_gated
 from tests.privacy.training._gated import make_examples as gated_examples
 from tests.privacy.training._gated import make_parameters as gated_parameters
@@ -26,10 +27,6 @@ from tests.privacy.training._linear import Toy, fit, make_examples, mechanism, t
 ALPHA = 1e-9
 SILENT = SystemNoise()
 WIDTH = 4000
-
-
-def seeded(seed=0):
-    return SeededNoise(np.random.default_rng(seed))
 
 
 def zeros(count=3, shared=WIDTH, personal=WIDTH):
@@ -152,12 +149,6 @@ def test_coins_are_exact_at_their_ends():
     assert len(next(poisson_batches(0, 1.0, os.urandom))) == 0
     assert len(next(poisson_batches(3, 2.0**-64, fixed(1)))) == 0
     assert len(next(poisson_batches(3, 2.0**-70, fixed(0)))) == 0
-
-
-def test_coins_come_from_where_the_noise_comes_from():
-    rng = np.random.default_rng(0)
-    assert coins_beside(SystemNoise(), rng) is os.urandom
-    assert coins_beside(seeded(), rng) == rng.bytes
 
 
 def test_a_recorded_seed_repeats_a_simulation_and_not_a_protected_run():
