@@ -39,13 +39,9 @@ class Command:
         (text,) = self.all("--seed")
         return parse_seeds(text)
 
-    def grid(self) -> Grid:
-        """The grid for the first seed; the others differ in nothing else."""
-        return _grid(self, as_published=False)
-
-    def published_grid(self) -> Grid:
-        """The same with `--reference`."""
-        return _grid(self, as_published=True)
+    def grid(self, *, as_published: bool = False) -> Grid:
+        """The grid for the first seed, `--reference` or not; other seeds differ in nothing."""
+        return _grid(self, as_published=as_published)
 
 
 @cache
