@@ -71,10 +71,8 @@ def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
 
 def test_without_keys_it_is_promptfl(three, mixed):
     """k = 0 unlocks the meta prompt itself, and without its loss the query takes no part."""
-    method, plain = (
-        build(three, domain_weight=0.0),
-        promptfl.build(promptfl.Config(context_tokens=4), three),
-    )
+    method = build(three, domain_weight=0.0)
+    plain = promptfl.build(promptfl.Config(context_tokens=4), three)
     state = draw_state(method, spread=0.1)
     state[KEYS] = np.zeros_like(state[KEYS])
     mine = method.client_update(ClientView(state), mixed, trainer(), rng(3))

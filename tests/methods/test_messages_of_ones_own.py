@@ -12,7 +12,6 @@ from torch.nn import functional
 from methods import (
     Aggregate,
     ClientView,
-    Examples,
     MethodError,
     fedmaple,
     pfedpg,
@@ -29,18 +28,6 @@ WIDTH = 32
 
 def pg(task, **options):
     return pfedpg.build(pfedpg.Config(**{"context_tokens": 3, **options}), task)
-
-
-def images(method, count: int = 8):
-    side = method.backbone.image_size
-    return rng(5).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-
-
-def draw(method, count: int = 8) -> Examples:
-    """Images at random, as `prepare` leaves them, and labels."""
-    pixels = images(method, count)
-    labels = rng(6).integers(0, len(method.classes), count)
-    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
 
 
 def aggregate_of(individual) -> Aggregate:
@@ -130,24 +117,23 @@ def test_descriptors_start_from_names_and_are_kept(task):
 def test_prompts_stand_beside_the_patches(task):
     """Oracle: the image tower of FedMaPLe with one layer of prompts, whose features are unit."""
     method = pg(task)
-    data, state = draw(method), method.init_server(rng(1))
+    side, state = task.backbone.image_size, method.init_server(rng(1))
+    pixels = rng(5).integers(0, 256, (8, side, side, 3), dtype=np.uint8)
+    batch = method.prepare({"pixels": pixels})
     maple = fedmaple.build(fedmaple.Config(depth=1), task)
-    np.testing.assert_array_equal(
-        data.arrays[PATCHES],
-        maple.prepare({"pixels": images(method)})[PATCHES],
-    )
+    np.testing.assert_array_equal(batch[PATCHES], maple.prepare({"pixels": pixels})[PATCHES])
     head = method.init_client(rng(2), rng(3))
     prompts = torch.tensor(20.0 * method.broadcast(state, "a")[PROMPTS])
     view = ClientView({PROMPTS: prompts.numpy()}, personal=head)
-    got = method.predict(view, data.arrays, task.classes)
+    got = method.predict(view, batch, task.classes)
     with torch.no_grad():
-        patches = torch.tensor(data.arrays[PATCHES])
+        patches = torch.tensor(batch[PATCHES])
         unit = maple.image.image_features(patches, prompts[None])
         features = method.image.pooled_features(patches, prompts[None])
     np.testing.assert_allclose(functional.normalize(features, dim=-1), unit, atol=1e-6)
     expected = features.numpy() @ head["head.weight"].T + head["head.bias"]
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    np.testing.assert_array_equal(method.predict(view, data.arrays, task.classes[1:3]), got[:, 1:3])
+    np.testing.assert_array_equal(method.predict(view, batch, task.classes[1:3]), got[:, 1:3])
 
 
 NAMES = ("ada", "ben", "cyd")
@@ -201,15 +187,13 @@ def test_updates_are_differences_to_each_clients_own_message(task):
     np.testing.assert_array_equal(method.broadcast(after, "ben")[CONTEXT], 5 * one)
 
 
-def rounds_alone(method, examples, count=3):
+def rounds_alone(method, examples):
     """One client's own rounds; returns its last state, as the server keeps it."""
     state, personal, batches = method.init_server(rng(1)), {}, rng(3)
-    for _ in range(count):
-        result = method.client_update(
-            ClientView(method.broadcast(state, "ada"), (), personal), examples, trainer(), batches
-        )
-        seen = {"ada": result.update}
-        aggregate = Aggregate(result.update, 10.0, 1, 1, seen)
+    for _ in range(3):
+        view = ClientView(method.broadcast(state, "ada"), (), personal)
+        result = method.client_update(view, examples, trainer(), batches)
+        aggregate = Aggregate(result.update, 10.0, 1, 1, {"ada": result.update})
         state, personal = method.server_update(state, aggregate, (), rng()), result.personal
     return method.broadcast(state, "ada")[CONTEXT]
 

@@ -27,19 +27,11 @@ def plans(similarity, **options) -> np.ndarray:
     return transport_plans(torch.as_tensor(similarity), **chosen).numpy()
 
 
-def draw_similarity(shape, seed: int = 2, spread: float = 0.1) -> np.ndarray:
-    return rng(seed).normal(0, spread, shape)
-
-
 @pytest.fixture
 def patched() -> Examples:
     patches = rng(5).normal(size=(10, 6, 128)).astype(np.float32)
     patches /= np.linalg.norm(patches, axis=-1, keepdims=True)
     return Examples({PATCHES: patches, "labels": rng(6).integers(0, 4, 10)})
-
-
-def draw_prompts(count: int, seed: int = 8, spread: float = 1.0) -> np.ndarray:
-    return rng(seed).normal(0, spread, (count, 4, 32)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +59,7 @@ def test_partial_transport_is_pots(mass, entropy, targets, sources):
 
     because they add up to the mass that it is asked to move.
     """
-    similarity = draw_similarity((targets, sources, 4))
+    similarity = rng(2).normal(0, 0.1, (targets, sources, 4))
     got = plans(similarity, mass=mass, entropy=entropy, iterations=3000)
     for problem in range(4):
         expected = ot.partial.entropic_partial_wasserstein(
@@ -90,7 +82,7 @@ def test_a_plan_is_a_constant():
 @pytest.mark.parametrize("mass", [0.5, 0.8])
 def test_prediction_against_one_transport_after_the_other(task, patched, mass):
     """Oracle: POT, for each image and class by itself."""
-    prompts = draw_prompts(2)
+    prompts = rng(8).normal(0, 1.0, (2, 4, 32)).astype(np.float32)
     method = otp(task, mass=mass, entropy=0.1)
     state, own = {CONTEXT: prompts[0]}, {OWN: prompts[1:]}
     got = method.predict(ClientView(state, personal=own), patched.arrays, task.classes)
