@@ -347,10 +347,6 @@ def test_prototypes_travel_as_they_are_and_the_server_averages_those_there_are()
     assert after[KNOWN].tolist() == [1, 1]
 
 
-OWN_TABLE = {fedpcl.OWN + TABLE: np.array([[0, 1], [1, 0]], np.float32)}
-BOTH = {fedpcl.OWN + KNOWN: np.ones(2, np.float32)}
-
-
 @pytest.mark.parametrize(
     ("inference", "expected"),
     [("own_prototypes", [[-1.0, 0.0]]), ("global_prototypes", [[0.0, -1.0]])],
@@ -358,7 +354,8 @@ BOTH = {fedpcl.OWN + KNOWN: np.ones(2, np.float32)}
 def test_the_nearest_prototype_by_hand(inference, expected):
     """z = (1, 0) is (1 + 1) / 2 from (0, 1); the client's own classes are the other way round."""
     method = pcl(1, 2, inference=inference)
-    own = {**headless_pcl(2, 0), **OWN_TABLE, **BOTH}
+    mine = {fedpcl.OWN + name: value for name, value in table([[0, 1], [1, 0]]).items()}
+    own = {**headless_pcl(2, 0), **mine}
     np.testing.assert_allclose(predicted(method, table(AXES), own), expected, atol=1e-6)
     if inference == "own_prototypes":
         # A class that the client does not have is one farther than any that it has.

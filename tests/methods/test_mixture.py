@@ -258,13 +258,18 @@ def saying(view: ClientView, local: float, shared: float) -> ClientView:
     return dataclasses.replace(view, personal={**view.personal, **gate})
 
 
-def alone(view: ClientView, batch, *, local: bool) -> np.ndarray:
-    """Logits of one of the two networks, as FedAvg's own."""
-    arrays = dict(view.broadcast)
-    if local:
-        arrays = {n.removeprefix(LOCAL): v for n, v in view.personal.items() if LOCAL in n}
+def quarters(view: ClientView, batch, head: Arrays | None = None) -> np.ndarray:
+    """Three of the local network's logits and one of the shared one's, both as FedAvg's own.
+
+    With a head: of their extractors below it.
+    """
     plain = fedavg.build(fedavg.Config(**SMALL), TASK)
-    return plain.predict(ClientView(arrays), batch, CLASSES)
+    local = {n.removeprefix(LOCAL): v for n, v in view.personal.items() if LOCAL in n}
+    one, other = (
+        plain.predict(ClientView({**network, **(head or {})}), batch, CLASSES)
+        for network in (local, view.broadcast)
+    )
+    return 0.75 * one + 0.25 * other
 
 
 def test_fed_syn_moes_mixture_by_hand():
@@ -272,8 +277,8 @@ def test_fed_syn_moes_mixture_by_hand():
     method = syn()
     view, batch = newcomer(method), draw_batch(method, 4)
     view = saying(view, np.log(3.0), 0.0)
-    expected = 0.75 * alone(view, batch, local=True) + 0.25 * alone(view, batch, local=False)
-    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    logits = method.predict(view, batch, CLASSES)
+    np.testing.assert_allclose(logits, quarters(view, batch), atol=1e-5)
     np.testing.assert_allclose(
         method.expert_weights(view, batch, CLASSES), [[0.75, 0.25]] * 5, atol=1e-6
     )
@@ -292,23 +297,14 @@ def test_everything_is_trained_in_one_fit():
     assert syn().units == {"client", "record"}
 
 
-def extracted(view: ClientView, batch, *, local: bool) -> np.ndarray:
-    """Logits of one of the two extractors below the personal head, as FedAvg's own."""
-    prefix, arrays = (LOCAL, view.personal) if local else ("", view.broadcast)
-    network = {n.removeprefix(prefix): v for n, v in arrays.items() if f"{prefix}extractor." in n}
-    head = {n: v for n, v in view.personal.items() if n.startswith("head.")}
-    plain = fedavg.build(fedavg.Config(**SMALL), TASK)
-    return plain.predict(ClientView({**network, **head}), batch, CLASSES)
-
-
 def test_published_the_mixture_is_of_features_before_one_head():
     """Scores log 3 and 0 again: a linear head of a mixture is the mixture of its outputs."""
     method = syn(wiring="published")
     view, batch = newcomer(method), draw_batch(method, 4)
     view = saying(view, np.log(3.0), 0.0)
-    expected = 0.75 * extracted(view, batch, local=True)
-    expected += 0.25 * extracted(view, batch, local=False)
-    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    head = {n: v for n, v in view.personal.items() if n.startswith("head.")}
+    logits = method.predict(view, batch, CLASSES)
+    np.testing.assert_allclose(logits, quarters(view, batch, head), atol=1e-5)
     # Not those of whole networks: the head's bias counts once, whatever the weights add up to.
     weights = method.expert_weights(view, batch, CLASSES)
     np.testing.assert_allclose(weights, [[0.75, 0.25]] * 5, atol=1e-6)

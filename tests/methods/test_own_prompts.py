@@ -116,12 +116,6 @@ def pprompt(task: Task, **options):
     return pfedprompt.build(pfedprompt.Config(**{"context_tokens": 4, **options}), task)
 
 
-@pytest.fixture
-def batch() -> dict[str, np.ndarray]:
-    features = rng(9).normal(size=(5, 128)).astype(np.float32)
-    return {"features": features / np.linalg.norm(features, axis=1, keepdims=True)}
-
-
 def personalise(method, examples: Examples):
     state = method.init_server(rng(1))
     return state, method.personalise(ClientView(state), examples, trainer(), rng())
@@ -136,8 +130,10 @@ def test_attention_by_hand():
 
 @pytest.mark.parametrize("recall", ["features", "labels"])
 @pytest.mark.parametrize("classes", [("circle", "ring", "red square", "star"), OTHERS])
-def test_prediction_against_numpy(task, examples, batch, recall, classes):
+def test_prediction_against_numpy(task, examples, recall, classes):
     """Image by image and memory by memory; a class that is not remembered gets no vote."""
+    features = rng(9).normal(size=(5, 128)).astype(np.float32)
+    batch = {"features": features / np.linalg.norm(features, axis=1, keepdims=True)}
     method = pprompt(task, blend=0.3, sharpness=20.0, recall=recall)
     state, personal = personalise(method, examples)
     got = method.predict(ClientView(state, personal=personal), batch, classes)

@@ -314,9 +314,6 @@ def test_what_has_no_place_for_experts_is_refused(task, build, said):
         in_groups(build(task), K, task.classes)
 
 
-FOUR = 4
-
-
 @pytest.mark.parametrize(
     ("counts", "floor", "expected"),
     [
@@ -349,8 +346,8 @@ def told(counts, sizes, name=CONTEXT, shape=(TOKENS, WIDTH)) -> Aggregate:
 
 
 def test_the_copy_is_as_far_from_the_crowded_expert_as_that_has_just_moved(task):
-    method = in_groups(base(task), FOUR, task.classes, split=True)
-    kept = in_groups(base(task), FOUR, task.classes)
+    method = in_groups(base(task), 4, task.classes, split=True)
+    kept = in_groups(base(task), 4, task.classes)
     state = method.init_server(rng(1))
     aggregate = told([80, 0, 20, 0], [0.4, 9.0, 0.1, 9.0])
     after = method.server_update(state, aggregate, (), rng(2))[CONTEXT]
@@ -367,7 +364,7 @@ def test_the_copy_is_as_far_from_the_crowded_expert_as_that_has_just_moved(task)
 
 
 def test_copies_are_drawn_from_the_servers_own_draws(task):
-    method = in_groups(base(task), FOUR, task.classes, split=True)
+    method = in_groups(base(task), 4, task.classes, split=True)
     state = method.init_server(rng(1))
     aggregate = told([100, 0, 0, 0], [0.4, 0.0, 0.0, 0.0])
     one, again, other = (
@@ -382,9 +379,9 @@ def test_copies_are_drawn_from_the_servers_own_draws(task):
 
 def test_a_memory_is_copied_with_the_expert(task):
     within = WithServerOptimizer(base(task), ServerSGD("sgd", 1.0, momentum=0.5))
-    method = in_groups(within, FOUR, task.classes, split=True)
+    method = in_groups(within, 4, task.classes, split=True)
     first = method.init_server(rng(1))
-    moved = method.server_update(first, told([25] * FOUR, [0.1, 0.2, 0.3, 0.4]), (), rng(2))
+    moved = method.server_update(first, told([25] * 4, [0.1, 0.2, 0.3, 0.4]), (), rng(2))
     after = method.server_update(moved, told([94, 0, 3, 3], [0.47, 0.0, 0.0, 0.0]), (), rng(3))
     memory = f"{MEMORY}{CONTEXT}/momentum"
     # Expert 0: 0.4, then 0.5 + 0.5 x 0.4 = 0.7. Its copy takes a step of its own after that.
@@ -398,7 +395,7 @@ def test_a_memory_is_copied_with_the_expert(task):
 
 def test_in_a_subspace_a_copy_moves_within_the_experts_directions(task):
     within = in_subspace(base(task), "text_jacobian", 5, origin="the text tower")
-    method = in_groups(within, FOUR, task.classes, split=True)
+    method = in_groups(within, 4, task.classes, split=True)
     state = method.init_server(rng(1))
     (name,) = method.shared_spec()
     aggregate = told([100, 0, 0, 0], [0.01, 0, 0, 0], name, (5,))

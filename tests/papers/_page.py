@@ -6,9 +6,10 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from docs.pages.reproduce import page
-from platform.config import Sources
+from platform.config import RunConfig, Sources
 from platform.results.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
 from tests.papers._published import PAPERS
 
@@ -74,6 +75,12 @@ def commands() -> list[Command]:
         assert {name for name, _ in pairs} <= {"--method", "--seed", "--set", "--for", "--output"}
         found.append(Command(tuple(rest[:first]), pairs))
     return found
+
+
+def optimiser(run: RunConfig) -> tuple[Any, ...]:
+    """What a run's steps are made by."""
+    training = run.training
+    return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
 
 
 def tables(text: str = PAGE) -> list[tuple[list[str], list[list[str]]]]:

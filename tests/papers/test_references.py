@@ -9,7 +9,7 @@ import pytest
 
 from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError
-from tests.papers._page import Command, commands
+from tests.papers._page import Command, commands, optimiser
 from tests.trunk._runs import Command as Sotto
 from tests.trunk._runs import command_line
 
@@ -19,11 +19,6 @@ PUBLISHED = Sources(as_published=True)
 def load(name: str, *overrides: str, method: str | None = None) -> RunConfig:
     named = () if method is None else (f"method.name={method}",)
     return load_config(Path("papers") / name, (*named, *overrides), PUBLISHED)
-
-
-def optimiser(run: RunConfig) -> tuple[Any, ...]:
-    training = run.training
-    return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
 
 
 @pytest.mark.slow
