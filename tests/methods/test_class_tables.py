@@ -114,9 +114,7 @@ def table(rows, known=(1, 1)):
 
 def headless(*feature: float):
     """Its feature is always this, and a head of zero gives both classes one half."""
-    width = len(feature)
-    zeros = np.zeros((width, 1)), np.zeros((2, width))
-    return arrays(fc_weight=zeros[0], fc_bias=feature, weight=zeros[1], bias=[0, 0])
+    return {**headless_pcl(*feature), **arrays(weight=np.zeros((2, len(feature))), bias=[0, 0])}
 
 
 def loss_of(method, parameters, label: int) -> float:

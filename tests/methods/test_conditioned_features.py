@@ -58,12 +58,8 @@ def drawn(count: int = 12) -> Examples:
     return examples(draws.uniform(0.1, 1, (count, 2)), draws.integers(0, 2, count))
 
 
-def sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-value))
-
-
 # (3, 1, -1, -3) has mean 0 and variance 5; what is negative after normalisation counts as 0.
-SHARE_1, SHARE_2 = sigmoid(3 / math.sqrt(5)), sigmoid(1 / math.sqrt(5))
+SHARE_1, SHARE_2 = (1 / (1 + math.exp(-score / math.sqrt(5))) for score in (3, 1))
 
 
 def test_the_context_is_the_columns_of_the_head_at_length_one():

@@ -16,12 +16,10 @@ from methods.networks.draws import MARK, Draws, marked, mixed, normals, uniforms
 from tests.methods._tiny_networks import CountingTrainer, some_examples, tiny
 from tests.methods._training import newcomer, rng, tensors, trainer
 
-GOLDEN = 0x9E3779B97F4A7C15
-
 
 def test_the_mixer_is_the_published_generator():
     """SplitMix64 from the seed 1234567, as its test vectors are published."""
-    states = [(1234567 + k * GOLDEN) % 2**64 for k in (1, 2, 3)]
+    states = [(1234567 + k * 0x9E3779B97F4A7C15) % 2**64 for k in (1, 2, 3)]
     signed = torch.tensor([s - 2**64 if s >= 2**63 else s for s in states])
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [int(word) % 2**64 for word in mixed(signed)] == expected

@@ -15,8 +15,6 @@ from methods.fedapt import KEYS, QUERY, Config, mixture, unlock
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._training import rng, trainer
 
-LOG3 = math.log(3.0)
-
 
 @pytest.fixture
 def three(task) -> Task:
@@ -46,7 +44,7 @@ def test_unlocking_by_hand():
 
 def test_the_mixture_by_hand():
     """Answers (3, 1): mean 2, unbiased variance 2, hence +-1/sqrt2; over sqrt2/ln3: +-ln3/2."""
-    weights = mixture(torch.tensor([[3.0, 1.0]]), math.sqrt(2) / LOG3)
+    weights = mixture(torch.tensor([[3.0, 1.0]]), math.sqrt(2) / math.log(3.0))
     np.testing.assert_allclose(weights, [[0.75, 0.25]], rtol=1e-6)
 
 

@@ -23,9 +23,6 @@ from methods.feddg_ga import (
 from tests.methods._tiny_networks import CLASSES, arrays, tiny
 from tests.methods._training import RecordingTrainer, rng
 
-THIRDS = np.full(3, 1.0 / 3.0)
-GAPS = np.array([0.10, -0.05, 0.20])
-
 
 def build(population: int = 2, **options) -> FedDGGA:
     return FedDGGA(tiny(fedavg.FedAvg, fedavg), Config(**options), CLASSES, population)
@@ -45,7 +42,8 @@ def build(population: int = 2, **options) -> FedDGGA:
     ],
 )
 def test_weights_by_hand(options, expected):
-    got = adjusted(THIRDS, GAPS, step=0.2, config=Config(**options))
+    gaps = np.array([0.10, -0.05, 0.20])
+    got = adjusted(np.full(3, 1 / 3), gaps, step=0.2, config=Config(**options))
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 

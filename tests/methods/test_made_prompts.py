@@ -85,15 +85,11 @@ def maple(task: Task, **options):
 
 
 @pytest.fixture(scope="module")
-def deep_backbone(tmp_path_factory):
+def deep_task(task, tmp_path_factory) -> Task:
     """Three layers of images, four of text, so that some see prompts of their own, some do not."""
     folder = tmp_path_factory.mktemp("deep")
-    return load_backbone(write_folder(folder, DEEP, make_model(DEEP)))
-
-
-@pytest.fixture
-def deep_task(deep_backbone, task) -> Task:
-    return Task(task.classes, task.domains, 4, deep_backbone)
+    deep = load_backbone(write_folder(folder, DEEP, make_model(DEEP)))
+    return Task(task.classes, task.domains, 4, deep)
 
 
 def test_the_coupling_by_hand(deep_task):

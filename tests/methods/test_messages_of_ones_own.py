@@ -136,9 +136,6 @@ def test_prompts_stand_beside_the_patches(task):
     np.testing.assert_array_equal(method.predict(view, batch, task.classes[1:3]), got[:, 1:3])
 
 
-NAMES = ("ada", "ben", "cyd")
-
-
 def amp(task, **options):
     return prompt_fedamp.build(prompt_fedamp.Config(**{"context_tokens": 4, **options}), task)
 
@@ -166,7 +163,7 @@ def test_each_client_is_sent_its_own_message(task):
     state = {CONTEXT: np.zeros((4, 32), np.float32)}
     near, far = np.full((4, 32), 0.01, np.float32), np.full((4, 32), 3.0, np.float32)
     after = method.server_update(state, shown(ada=near, ben=2 * near, cyd=far), (), rng())
-    sent = {name: method.broadcast(after, name)[CONTEXT] for name in NAMES}
+    sent = {name: method.broadcast(after, name)[CONTEXT] for name in ("ada", "ben", "cyd")}
     # ||w_ada - w_ben||^2 = 128 x 0.01^2 = 0.0128: weight 0.1 exp(-0.0128) = 0.0987282.
     np.testing.assert_allclose(sent["ada"], 0.01 + 0.0987282 * 0.01, rtol=1e-5)
     np.testing.assert_allclose(sent["ben"], 0.02 - 0.0987282 * 0.01, rtol=1e-5)

@@ -15,8 +15,6 @@ from methods.pfedprompt import attend
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._training import rng, trainer
 
-LOG3 = math.log(3.0)
-
 
 def otp(task: Task, **options):
     return fedotp.build(fedotp.Config(**{"context_tokens": 4, **options}), task)
@@ -46,7 +44,7 @@ def patched() -> Examples:
     ],
 )
 def test_one_target_by_hand(mass, expected):
-    similarity = np.array([[0.1 * LOG3, 0.0]])
+    similarity = np.array([[0.1 * math.log(3.0), 0.0]])
     np.testing.assert_allclose(plans(similarity, mass=mass), [expected], atol=1e-6)
 
 

@@ -140,9 +140,6 @@ def test_the_clients_term_by_hand():
     assert float(value) == pytest.approx(3.0 * math.log(8.0 / 5.0), rel=1e-5)
 
 
-ONE_STEP = {"server_batch": None, "server_rate": 0.5}
-
-
 def gh(**options):
     return fedgh.build(fedgh.Config(**{**NETWORK, **options}), TASK)
 
@@ -184,7 +181,7 @@ PAIRS = [([1, 2, 0, 0], 0), ([0, 0, 3, 1], 2), ([3, 0, 0, 4], 0), ([2, 2, 2, 2],
 
 
 def test_every_clients_pair_is_one_of_the_batch():
-    method = gh(**ONE_STEP, server_epochs=3)
+    method = gh(server_batch=None, server_rate=0.5, server_epochs=3)
     head = {"head.weight": np.zeros((3, 4), np.float32), "head.bias": np.zeros(3, np.float32)}
     after = method.server_update(head, mean_of(ONE, TWO, individual=True), (), rng(3))
     weight, bias = softmax_regression(PAIRS, 3, 0.5)
