@@ -211,9 +211,9 @@ def pr(task, **options):
     return fedpr.build(fedpr.Config(**{"context_tokens": 4, **options}), task)
 
 
-def update_of(method, start, examples, steps):
-    view = ClientView({CONTEXT: start, LEARNED: np.ones(1, np.float32)})
-    return method.client_update(view, examples, trainer(steps=steps), rng(3)).update[CONTEXT]
+def update_of(method, sent, examples, steps):
+    result = method.client_update(ClientView(sent), examples, trainer(steps=steps), rng(3))
+    return result.update[CONTEXT]
 
 
 def test_one_direction_by_hand():
@@ -234,22 +234,20 @@ def test_it_is_the_eigenvectors_of_the_square():
 
 
 def test_one_step_is_the_plain_one_projected(task, examples):
-    method = pr(task, share=0.9)
-    start = method.init_server(rng(1))[CONTEXT]
-    plain = promptfl.build(promptfl.Config(context_tokens=4), task)
-    expected = update_of(plain, start, examples, 1) @ projection(start, 0.9)
-    np.testing.assert_allclose(
-        update_of(method, start, examples, 1), expected, rtol=1e-3, atol=1e-7
-    )
+    method, plain = pr(task, share=0.9), promptfl.build(promptfl.Config(context_tokens=4), task)
+    start = {CONTEXT: method.init_server(rng(1))[CONTEXT]}
+    expected = update_of(plain, start, examples, 1) @ projection(start[CONTEXT], 0.9)
+    got = update_of(method, {**start, LEARNED: np.ones(1, np.float32)}, examples, 1)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-7)
 
 
 def test_many_steps_leave_what_is_spanned(task, examples):
     """4 tokens of width 32 span 4 directions; 0.8 lets 6 go, so the change is off all of them."""
     method = pr(task, normalise=False)
-    start = method.init_server(rng(1))[CONTEXT]
-    change = update_of(method, start, examples, 5)
+    sent = {**method.init_server(rng(1)), LEARNED: np.ones(1, np.float32)}
+    change = update_of(method, sent, examples, 5)
     assert np.abs(change).max() > 1e-3
-    np.testing.assert_allclose(start @ change.T, 0.0, atol=1e-6)
+    np.testing.assert_allclose(sent[CONTEXT] @ change.T, 0.0, atol=1e-6)
 
 
 def test_the_server_says_that_something_is_learned(task):

@@ -92,7 +92,8 @@ def test_an_own_module_that_the_pool_lacks_is_one_expert_more():
     after = dataclasses.replace(view, personal=personal)
     batch = draw_batch(method, 4)
     assert method.expert_weights(after, batch, CLASSES).shape == (5, 4)
-    named = with_gate(method, view, 4, {3: 1e4}, own=3)
+    named = with_gate(method, view, [*pool, plain.personal], {3: 1e4}, own=3)
+    named = dataclasses.replace(named, experts=pool)
     np.testing.assert_allclose(
         method.predict(named, batch, CLASSES), method.base.predict(plain, batch, CLASSES), atol=1e-5
     )

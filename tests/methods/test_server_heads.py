@@ -80,8 +80,8 @@ def test_each_head_is_trusted_with_the_classes_that_are_its_own():
     shares = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     zero = {n: np.zeros_like(v) for n, v in state.items() if not n.startswith("generator")}
     updates = [
-        {**zero, SHARES: own - 1 / 3, "head.bias": np.array([k, 0, 0])}
-        for k, own in enumerate(shares)
+        {**zero, SHARES: own - np.float32(1 / 3), "head.bias": np.array([k, 0, 0], np.float32)}
+        for k, own in enumerate(shares.astype(np.float32))
     ]
     teachers = method.teachers(state, state, mean_of(*updates, individual=True))
     np.testing.assert_allclose(teachers.trust, got, atol=1e-6)
