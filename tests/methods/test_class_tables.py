@@ -56,8 +56,8 @@ def test_flags_below_the_floor_are_noise():
 
 def test_every_message_has_one_shape_whatever_classes_a_client_has():
     method = proto()
-    view, data = newcomer(method), some_examples(6, 3)
-    shapes = set()
+    view = ClientView(method.init_server(rng()), (), method.init_client(rng(1), rng()))
+    data, shapes = some_examples(6, 3), set()
     for labels in ([0] * 6, [1] * 6, [0, 1] * 3):
         some = Examples({**data.arrays, "labels": np.array(labels)})
         update = method.client_update(view, some, trainer(), rng()).update
