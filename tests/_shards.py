@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,12 +76,10 @@ def dealt(cases: Iterable[str], durations: Durations) -> list[list[str]]:
 
 def _parts(cases: Sequence[str], durations: Durations) -> Iterable[tuple[float, list[str]]]:
     """Yields seconds and cases of each part."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = defaultdict(list)
     for case in cases:
         file = case.partition("::")[0]
-        groups.setdefault(file if file in durations.together else function_of(case), []).append(
-            case
-        )
+        groups[file if file in durations.together else function_of(case)].append(case)
     for name, group in groups.items():
         count = len(group)
         if name not in durations.together:

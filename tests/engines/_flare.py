@@ -48,12 +48,10 @@ class Flare:
         return len(found)
 
     @contextmanager
-    def reached(
-        self, handlers: Mapping[str, Callable[[bytes], bytes]], told: Told | None = None
-    ) -> Iterator[Hub]:
+    def reached(self, handlers: Mapping[str, Callable[[bytes], bytes]]) -> Iterator[Hub]:
         """A hub, and clients who answer at their sockets."""
         with served(handlers, self.folder):
-            with Hub(path=self.hub, clients=self.names, told=told or Told()) as hub:
+            with Hub(path=self.hub, clients=self.names, told=Told()) as hub:
                 yield hub
 
     def reaching(self, handlers: Mapping[str, Callable[[bytes], bytes]]) -> Reaching:

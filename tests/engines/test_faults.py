@@ -80,28 +80,14 @@ def tormented_flare(folder: Path) -> Iterator[Reached]:
         yield proxies, parts
 
 
-@contextmanager
-def held_up_by_nothing(reached: Reached) -> Iterator[None]:
-    """Whatever a schedule left stopped goes on."""
-    try:
-        yield
-    finally:
-        for do in reached[1].values():
-            do("continue")
-
-
 def hold(folder: Path, seed: int, reached: Reached) -> None:
-    """Holds a federation through an engine under a schedule."""
-    with held_up_by_nothing(reached):
-        torment(
-            folder,
-            seed,
-            reached[0],
-            blows=BLOWS,
-            seconds=SECONDS,
-            engine=reached[1],
-            **TIMES,
-        )
+    """Holds a federation through an engine under a schedule; what that left stopped goes on."""
+    proxies, parts = reached
+    try:
+        torment(folder, seed, proxies, blows=BLOWS, seconds=SECONDS, engine=parts, **TIMES)
+    finally:
+        for do in parts.values():
+            do("continue")
 
 
 SEEDS = range(3)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,12 +101,7 @@ def test_the_same_numbers_come_over_flower_and_within_one_process(flower):
     for place in ("flower", "within"):
         here = flower.folder / f"same-{place}"
         handlers = Holders.written(here).handlers()
-        over = within(handlers)
-        if place == "flower":
-
-            def over(section, handlers=handlers):
-                return flower.reaching(handlers, section)
-
+        over = partial(flower.reaching, handlers) if place == "flower" else within(handlers)
         summary = hold(federation(here), over)
         assert [r["cohort"] for r in summary["rounds"]] == [4, 4]
         states.append(last_state(here, summary["run_id"]))
@@ -187,7 +183,6 @@ def test_a_node_whose_certificate_leads_elsewhere_is_refused_by_tls(flower):
 
 ATTACKS = """
 import sys, httpx, ssl
-from dataclasses import replace
 from pathlib import Path
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest

@@ -17,12 +17,7 @@ import numpy as np
 import pytest
 
 from platform.relay.hub import HubTransport
-from tests.engines._flare import (
-    MISSING,
-    Flare,
-    in_flares_environment,
-    running_flare,
-)
+from tests.engines._flare import MISSING, Flare, in_flares_environment, running_flare
 from tests.engines.test_node_keys import a_site
 from tests.repository._source import ROOT
 from tests.trunk._federations import NAMES, Holders, federation, hold, last_state, within

@@ -19,7 +19,6 @@ from platform.experiment.planning import Surroundings
 from tests.faults._federation import SETUPS, write_federation
 
 ENGINES = ("platform.relay.nvflare", "platform.relay.flower")
-LOADED = ("methods", "platform", "privacy", "storage")
 
 
 def load_everything() -> None:

@@ -87,10 +87,6 @@ def folder(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("f")
 
 
-def names_of(database: Path) -> list[str]:
-    return [name for (name,) in rows_of(database, "SELECT run_id FROM runs ORDER BY rowid")]
-
-
 @needs_root
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
@@ -104,7 +100,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, dis
     with pytest.raises(CAN_FAIL) as failed:
         hold(config, filling(handlers, disk, at))
     assert "\n" not in str(failed.value) and str(disk.folder) in str(failed.value)
-    runs = names_of(database)
+    runs = [name for (name,) in rows_of(database, "SELECT run_id FROM runs ORDER BY rowid")]
     assert bool(runs) == bool(at)
     if runs:
         with open_existing(config.storage.url) as opened:

@@ -23,15 +23,14 @@ def tiny(method: type[SplitMethod], module: ModuleType, given: int = 1, width: i
     return method(config, extractor, CLASSES, needs=extractor.needs)
 
 
-def one_example(label: int = 0, feature: float = 1.0) -> Examples:
-    """A single example with a single feature."""
-    features = np.array([[feature]], np.float32)
-    return Examples({"features": features, "labels": np.array([label])})
+def one_example(label: int = 0) -> Examples:
+    """A single example with a single feature, which is 1."""
+    return Examples({"features": np.ones((1, 1), np.float32), "labels": np.array([label])})
 
 
-def some_examples(count: int, given: int, seed: int = 0) -> Examples:
+def some_examples(count: int, given: int) -> Examples:
     """Examples drawn at random."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     features = rng.normal(size=(count, given)).astype(np.float32)
     return Examples({"features": features, "labels": rng.integers(0, 2, count)})
 

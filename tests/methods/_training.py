@@ -1,4 +1,4 @@
-"""Trainers for the tests of methods: the real one, and one that only takes notes."""
+"""Clients, sums and trainers for the tests of methods: the real one, and one that takes notes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from methods import Aggregate, Arrays, ClientView, Method
 from privacy.training import LocalTrainer, TrainingPlan
 
 
@@ -19,21 +20,40 @@ def tensors(arrays: Mapping[str, object]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(np.array(value)) for name, value in arrays.items()}
 
 
+def newcomer(method: Method) -> ClientView:
+    """A client before its first round, with what it is sent."""
+    return ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(3)))
+
+
+def mean_of(*updates: Arrays, individual: bool = False) -> Aggregate:
+    """What the server learns of updates: their plain mean, and each by itself if it sees them."""
+    values = {name: np.mean([one[name] for one in updates], axis=0) for name in updates[0]}
+    single = {f"client-{i}": one for i, one in enumerate(updates)} if individual else None
+    return Aggregate(values, float(len(updates)), len(updates), 10, single)
+
+
 @dataclass
 class RecordingTrainer:
     """Trains nothing and keeps what it was asked to train."""
+
+    learning_rate = 0.1
+    charged_steps = None
 
     parameters: dict[str, np.ndarray] = field(default_factory=dict)
     examples: dict[str, np.ndarray] = field(default_factory=dict)
     groups: tuple = ()
     objective: object = None
     penalty: object = None
+    steps: int | None = None
     fits: int = 0
+
+    def steps_for(self, num_examples):
+        return 7
 
     def fit(self, objective, parameters, examples, *, groups, rng, **options):
         self.parameters = {name: np.array(value) for name, value in parameters.items()}
         self.groups, self.objective, self.examples = tuple(groups), objective, dict(examples)
-        self.penalty = options.get("penalty")
+        self.penalty, self.steps = options.get("penalty"), options.get("steps")
         self.fits += 1
         return {name: np.array(value) for name, value in parameters.items()}
 

@@ -26,10 +26,6 @@ def line(*places):
     return np.array(places, np.float32)[None, :, None]
 
 
-def draw(count, tokens, width=6, seed=0):
-    return np.random.default_rng(seed).normal(size=(count, tokens, width)).astype(np.float32)
-
-
 def one_by_one(tokens, seats, rules: Rules):
     """Section IV-A as it is told, for one image: tokens arrive, and may replace the dearest."""
     tokens, clusters = tokens.astype(np.float64), len(seats)
@@ -117,7 +113,8 @@ def test_seats_far_from_one_another():
 @pytest.mark.parametrize("variant", ["paper", "published"])
 @pytest.mark.parametrize(("tokens", "clusters", "factor", "step"), CASES)
 def test_the_loop_over_tokens(variant, tokens, clusters, factor, step):
-    images, rules = draw(8, tokens), Rules(factor, step, variant)
+    images = np.random.default_rng(0).normal(size=(8, tokens, 6)).astype(np.float32)
+    rules = Rules(factor, step, variant)
     seats = np.random.default_rng(1).permutation(tokens)[:clusters]
     found = cluster(products(images), seats, rules)
     centroids = found.weights @ images

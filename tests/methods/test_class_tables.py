@@ -9,23 +9,15 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, Examples, Source, Weighting, feddistill, fedpcl, fedproto
-from methods.feddistill import FedDistill
-from methods.fedpcl import FedPCL
-from methods.fedproto import FedProto
 from methods.networks.class_tables import KNOWN, PRESENCE, PROTOTYPES, TABLE, negative_distances
 from tests.methods._tiny_networks import CLASSES, arrays, one_example, some_examples, tiny
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, mean_of, newcomer, rng, trainer
 
 
 def sent_rows(rows, flags):
     """What clients with these rows (2, 4) send, or its mean: rows times flags over sqrt(4)."""
     flags = np.array(flags, np.float32)
     return {PROTOTYPES: np.array(rows, np.float32) * flags[:, None] / 2, PRESENCE: flags}
-
-
-def mean_of(*clients):
-    values = {n: np.mean([c[n] for c in clients], axis=0) for n in (PROTOTYPES, PRESENCE)}
-    return Aggregate(values, float(len(clients)), len(clients), 10)
 
 
 FIRST = sent_rows([[4, 0, 0, 0], [0, 2, 0, 0]], [1, 1])
@@ -65,8 +57,7 @@ def test_flags_below_the_floor_are_noise():
 def test_every_message_has_one_shape_whatever_classes_a_client_has():
     method = proto()
     view = ClientView(method.init_server(rng()), (), method.init_client(rng(1), rng()))
-    data = some_examples(6, 3)
-    shapes = set()
+    data, shapes = some_examples(6, 3), set()
     for labels in ([0] * 6, [1] * 6, [0, 1] * 3):
         some = Examples({**data.arrays, "labels": np.array(labels)})
         update = method.client_update(view, some, trainer(), rng()).update
@@ -113,8 +104,8 @@ def test_only_candidates_are_near(candidates, expected):
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
-def proto(given: int = 3, width: int = 4, **options) -> FedProto:
-    return tiny(FedProto, fedproto, given, width, **options)
+def proto(given: int = 3, width: int = 4, **options):
+    return tiny(fedproto.FedProto, fedproto, given, width, **options)
 
 
 def table(rows, known=(1, 1)):
@@ -123,9 +114,7 @@ def table(rows, known=(1, 1)):
 
 def headless(*feature: float):
     """Its feature is always this, and a head of zero gives both classes one half."""
-    width = len(feature)
-    zeros = np.zeros((width, 1)), np.zeros((2, width))
-    return arrays(fc_weight=zeros[0], fc_bias=feature, weight=zeros[1], bias=[0, 0])
+    return {**headless_pcl(*feature), **arrays(weight=np.zeros((2, len(feature))), bias=[0, 0])}
 
 
 def loss_of(method, parameters, label: int) -> float:
@@ -161,9 +150,8 @@ def test_fedprotos_step_draws_the_feature_to_its_prototype():
     np.testing.assert_allclose(own["extractor.fc.bias"], [2.8, 1.4], atol=1e-6)
 
 
-def predicted(method, broadcast, own, classes=CLASSES):
-    view = ClientView(broadcast, (), own)
-    return method.predict(view, one_example().arrays, classes)
+def predicted(method, broadcast, own):
+    return method.predict(ClientView(broadcast, (), own), one_example().arrays, CLASSES)
 
 
 def test_among_which_classes_it_looks_for_the_nearest():
@@ -194,8 +182,8 @@ def test_where_there_is_no_prototype_the_head_predicts(known, mine):
     assert predicted(proto(1, 2), table(np.ones((2, 2)), known), own).tolist() == [[2, 5]]
 
 
-def distill(given: int = 3, width: int = 4, **options) -> FedDistill:
-    return tiny(FedDistill, feddistill, given, width, **options)
+def distill(**options):
+    return tiny(feddistill.FedDistill, feddistill, **options)
 
 
 def constant(*logits: float):
@@ -208,7 +196,7 @@ def test_a_distilled_row_as_it_is_by_hand():
 
     Of class 0 the cross-entropy is 0.126928.
     """
-    method = distill(1, 1, target="logits")
+    method = distill(target="logits")
     parameters = {**constant(2, 0), **table([[1, -1], [9, 9]], [1, 1])}
     assert loss_of(method, parameters, 0) == pytest.approx(0.126928 - 2.0, abs=1e-5)
 
@@ -221,7 +209,7 @@ def test_feddistills_divergence_by_hand(gamma):
     """
     divergence = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert divergence == pytest.approx(0.130812, abs=1e-6)
-    method = distill(1, 1, distillation_weight=gamma)
+    method = distill(distillation_weight=gamma)
     parameters = {**constant(4, 4), **table([[9, 9], [math.log(3), 0]], [1, 1])}
     expected = math.log(2) + gamma * divergence
     assert loss_of(method, parameters, 1) == pytest.approx(expected, abs=1e-6)
@@ -229,7 +217,7 @@ def test_feddistills_divergence_by_hand(gamma):
 
 @pytest.mark.parametrize("target", ["softmax", "logits"])
 def test_a_class_without_a_row_is_not_taught(target):
-    method = distill(1, 1, target=target)
+    method = distill(target=target)
     parameters = {**constant(0, 0), **table([[5, 0], [0, 5]], [0, 1])}
     assert loss_of(method, parameters, 0) == pytest.approx(math.log(2), abs=1e-6)
 
@@ -247,14 +235,14 @@ def test_feddistills_step_by_hand(target, taught):
     gradient = np.array([0.5, -0.5]) + np.array(taught) * sign
     learner = trainer(steps=1, learning_rate=0.4)
     view = ClientView(table([[9, 9], [math.log(3), 0]], [1, 1]), (), constant(0, 0))
-    method = distill(1, 1, target=target)
+    method = distill(target=target)
     own = method.client_update(view, one_example(label=1), learner, rng()).personal
     np.testing.assert_allclose(own["head.bias"], -0.4 * gradient, atol=1e-6)
 
 
 def test_a_client_sends_mean_logits_of_its_classes():
     """f = relu(x), logits (f, 2f + 1): of 1 and 3 in class 1 (2, 5), over the root of two."""
-    method = distill(1, 1)
+    method = distill()
     own = arrays(fc_weight=[[1]], fc_bias=[0], weight=[[1], [2]], bias=[0, 1])
     data = Examples({"features": np.array([[1], [3]], np.float32), "labels": np.ones(2, np.int64)})
     view = ClientView(method.init_server(rng()), (), own)
@@ -269,8 +257,8 @@ def test_a_client_sends_mean_logits_of_its_classes():
 AXES = [[1, 0], [0, 1]]
 
 
-def pcl(given: int = 3, width: int = 4, **options) -> FedPCL:
-    return tiny(FedPCL, fedpcl, given, width, **options)
+def pcl(given: int = 3, width: int = 4, **options):
+    return tiny(fedpcl.FedPCL, fedpcl, given, width, **options)
 
 
 def headless_pcl(*feature: float):
@@ -279,9 +267,7 @@ def headless_pcl(*feature: float):
 
 
 def contrast_of(method, broadcast, feature, label: int) -> float:
-    parameters = method.tensors({**headless_pcl(*feature), **broadcast})
-    batch = {"features": torch.ones(1, 1), "labels": torch.tensor([label])}
-    return method.objective(ClientView({})).losses(parameters, {}, batch).item()
+    return loss_of(method, {**headless_pcl(*feature), **broadcast}, label)
 
 
 @pytest.mark.parametrize("length", [1.0, 5.0])
@@ -318,9 +304,8 @@ def test_classes_without_a_prototype_are_in_no_denominator():
 @pytest.mark.parametrize("clipping", [None, 0.3])
 def test_the_first_round_trains_nothing_and_tells_prototypes(clipping):
     method, data = pcl(), some_examples(10, 3)
-    own = method.init_client(rng(1), rng())
-    view = ClientView(method.init_server(rng()), (), own)
-    result = method.client_update(view, data, trainer(clipping=clipping), rng())
+    view = newcomer(method)
+    own, result = view.personal, method.client_update(view, data, trainer(clipping=clipping), rng())
     assert all(np.array_equal(result.personal[name], value) for name, value in own.items())
     made = method.features(method.tensors(own), method.tensors(data.arrays)).numpy()
     lengths = np.linalg.norm(made, axis=1)
@@ -360,10 +345,6 @@ def test_prototypes_travel_as_they_are_and_the_server_averages_those_there_are()
     assert after[KNOWN].tolist() == [1, 1]
 
 
-OWN_TABLE = {fedpcl.OWN + TABLE: np.array([[0, 1], [1, 0]], np.float32)}
-BOTH = {fedpcl.OWN + KNOWN: np.ones(2, np.float32)}
-
-
 @pytest.mark.parametrize(
     ("inference", "expected"),
     [("own_prototypes", [[-1.0, 0.0]]), ("global_prototypes", [[0.0, -1.0]])],
@@ -371,7 +352,8 @@ BOTH = {fedpcl.OWN + KNOWN: np.ones(2, np.float32)}
 def test_the_nearest_prototype_by_hand(inference, expected):
     """z = (1, 0) is (1 + 1) / 2 from (0, 1); the client's own classes are the other way round."""
     method = pcl(1, 2, inference=inference)
-    own = {**headless_pcl(2, 0), **OWN_TABLE, **BOTH}
+    mine = {fedpcl.OWN + name: value for name, value in table([[0, 1], [1, 0]]).items()}
+    own = {**headless_pcl(2, 0), **mine}
     np.testing.assert_allclose(predicted(method, table(AXES), own), expected, atol=1e-6)
     if inference == "own_prototypes":
         # A class that the client does not have is one farther than any that it has.

@@ -22,10 +22,7 @@ from tests.methods._models import MODELS, TEXT, VIT, make_model, some_quick, wri
 TEXTS = ["a photo of a circle.", "a heart.", "", "a sketch of an hourglass on old paper."]
 
 
-KINDS = some_quick(
-    ["sotto-tiny", *MODELS],
-    *("sotto-tiny", "resnet-gelu", "eos-pool"),
-)
+KINDS = some_quick(["sotto-tiny", *MODELS], "sotto-tiny", "resnet-gelu", "eos-pool")
 
 
 @pytest.fixture(scope="module", params=KINDS)

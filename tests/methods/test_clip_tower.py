@@ -19,8 +19,8 @@ def task() -> Task:
     return Task(CLASSES, ("one",), 4, backbone=load_backbone("sotto-tiny"))
 
 
-def images(count: int = 5, side: int = 32) -> np.ndarray:
-    return np.random.default_rng(1).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+def images(side: int = 32) -> np.ndarray:
+    return rng(1).integers(0, 256, (5, side, side, 3), dtype=np.uint8)
 
 
 def built(rank: int | None = None) -> fedavg.FedAvg:

@@ -13,10 +13,9 @@ from methods import Aggregate, ClientView, Examples, dbe, fedcp, fedper, gpfl
 from methods.dbe import CLIENT_MEAN, CONSENSUS, FEATURE_MEAN, HAS_CONSENSUS, RunningMean
 from methods.fedcp import context_of
 from methods.gpfl import SHARES, angle_losses, valve
-from methods.networks.extractors import OnFeatures
+from tests.methods._tiny_networks import CLASSES, tiny
 from tests.methods._training import RecordingTrainer, rng, tensors, trainer
 
-CLASSES = ("ant", "bee")
 ROOT = math.sqrt(2.0)
 EXTRACTOR = {
     # The extractor scales what it is given by the root of its width; this takes it back.
@@ -43,26 +42,24 @@ BATCH = {"features": np.array([[2.0, 1.0]], np.float32)}
 
 
 def fedcp_of(**options) -> fedcp.FedCP:
-    config = fedcp.Config(network="features", **options)
-    return fedcp.FedCP(config, OnFeatures(2, 2), CLASSES, needs=frozenset({"features"}))
+    return tiny(fedcp.FedCP, fedcp, 2, 2, **options)
 
 
 def view_of(personal=FEDCP_HEAD, **changed) -> ClientView:
     return ClientView({**FEDCP_SHARED, **changed}, personal=personal)
 
 
-def drawn_for_fedcp(count: int = 12, seed: int = 0) -> Examples:
-    draws = rng(seed)
-    features = draws.uniform(0.1, 2, (count, 2)).astype(np.float32)
-    return Examples({"features": features, "labels": draws.integers(0, 2, count)})
+def examples(rows, labels) -> Examples:
+    return Examples({"features": np.array(rows, np.float32), "labels": np.array(labels)})
 
 
-def sigmoid(value: float) -> float:
-    return 1.0 / (1.0 + math.exp(-value))
+def drawn(count: int = 12) -> Examples:
+    draws = rng()
+    return examples(draws.uniform(0.1, 1, (count, 2)), draws.integers(0, 2, count))
 
 
 # (3, 1, -1, -3) has mean 0 and variance 5; what is negative after normalisation counts as 0.
-SHARE_1, SHARE_2 = sigmoid(3 / math.sqrt(5)), sigmoid(1 / math.sqrt(5))
+SHARE_1, SHARE_2 = (1 / (1 + math.exp(-score / math.sqrt(5))) for score in (3, 1))
 
 
 def test_the_context_is_the_columns_of_the_head_at_length_one():
@@ -70,16 +67,11 @@ def test_the_context_is_the_columns_of_the_head_at_length_one():
     assert not context_of(np.zeros((2, 2), np.float32)).any()
 
 
-def shares(parameters, batch):
-    method = fedcp_of()
-    rows = tensors(batch)
-    features = method.features(parameters, rows)
-    return method.shares(parameters, features, rows).tolist()
-
-
 def test_the_shares_by_hand():
-    parameters = tensors(fedcp_of().model_of(view_of()))
-    np.testing.assert_allclose(shares(parameters, BATCH), [[SHARE_1, SHARE_2]], rtol=1e-4)
+    method, rows = fedcp_of(), tensors(BATCH)
+    parameters = tensors(method.model_of(view_of()))
+    got = method.shares(parameters, method.features(parameters, rows), rows)
+    np.testing.assert_allclose(got, [[SHARE_1, SHARE_2]], rtol=1e-4)
 
 
 def test_the_logits_are_both_heads_on_their_parts():
@@ -93,20 +85,16 @@ def test_the_logits_are_both_heads_on_their_parts():
     np.testing.assert_allclose(logits, [by_hand], rtol=1e-5)
 
 
-def settled(personal: float, generic: float):
-    """A policy that gives the same two scores whatever it sees."""
-    bias = np.array([personal] * 2 + [generic] * 2, np.float32)
-    return {"policy_norm.weight": np.zeros(4, np.float32), "policy_norm.bias": bias}
-
-
 def test_a_policy_that_calls_everything_personal_is_fedper():
-    changed = {**settled(200.0, 0.0), "generic.bias": np.zeros(2, np.float32)}
-    rows = drawn_for_fedcp().arrays
+    changed = {
+        "policy_norm.weight": np.zeros(4, np.float32),
+        "policy_norm.bias": np.array([200, 200, 0, 0], np.float32),
+        "generic.bias": np.zeros(2, np.float32),
+    }
+    rows = drawn().arrays
     got = fedcp_of().predict(view_of(**changed), rows, CLASSES)
-    plain = fedper.FedPer(fedper.Config(network="features"), OnFeatures(2, 2), CLASSES)
-    expected = plain.predict(
-        ClientView(EXTRACTOR, personal=FEDCP_HEAD), drawn_for_fedcp().arrays, CLASSES
-    )
+    plain = tiny(fedper.FedPer, fedper, 2, 2)
+    expected = plain.predict(ClientView(EXTRACTOR, personal=FEDCP_HEAD), rows, CLASSES)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
@@ -123,7 +111,7 @@ def loop_discrepancy(one, other) -> float:
 def losses_where_features_are_doubled(weight: float):
     method = fedcp_of(mmd_weight=weight)
     recording = RecordingTrainer()
-    data = drawn_for_fedcp(3)
+    data = drawn(3)
     method.client_update(view_of(), data, recording, rng(3))
     doubled = 2.0 * recording.parameters["extractor.fc.weight"]
     parameters = {**tensors(recording.parameters), "extractor.fc.weight": torch.tensor(doubled)}
@@ -141,7 +129,7 @@ def test_the_loss_holds_the_discrepancy_to_the_broadcast_features():
 
 
 def test_a_client_sends_its_head_as_a_difference_to_the_generic_one():
-    result = fedcp_of().client_update(view_of(), drawn_for_fedcp(), trainer(), rng(3))
+    result = fedcp_of().client_update(view_of(), drawn(), trainer(), rng(3))
     assert set(result.personal) == set(FEDCP_HEAD)
     for name, value in result.personal.items():
         generic = name.replace("head", "generic")
@@ -182,28 +170,20 @@ HEAD = {"head.weight": np.eye(2, dtype=np.float32), "head.bias": np.zeros(2, np.
 
 
 def gpfl_of(**options) -> gpfl.GPFL:
-    config = gpfl.Config(network="features", **options)
-    return gpfl.GPFL(config, OnFeatures(2, 2), CLASSES, needs=frozenset({"features"}))
+    return tiny(gpfl.GPFL, gpfl, 2, 2, **options)
 
 
 def personal(first: float = 0.5):
     return {**HEAD, SHARES: np.array([first, 1 - first], np.float32)}
 
 
-def examples(rows, labels) -> Examples:
-    return Examples({"features": np.array(rows, np.float32), "labels": np.array(labels)})
-
-
 FEW = examples([[3.0, 2.0], [1.0, 1.0], [0.5, 2.0], [1.0, 0.0]], [0, 0, 0, 1])
-
-
-def opened(features, condition):
-    return valve(tensors(VALVE), torch.tensor([features]), torch.tensor(condition)).tolist()
 
 
 def test_the_valve_by_hand():
     """Condition (1, 2): gamma + 1 = (0, 2) and beta = (1, -1), so (3, 2) becomes (1, 3)."""
-    np.testing.assert_allclose(opened([3.0, 2.0], [1.0, 2.0]), [[1.0, 3.0]], atol=1e-4)
+    got = valve(tensors(VALVE), torch.tensor([[3.0, 2.0]]), torch.tensor([1.0, 2.0]))
+    np.testing.assert_allclose(got, [[1.0, 3.0]], atol=1e-4)
 
 
 def test_the_angle_by_hand():
@@ -274,7 +254,7 @@ def test_an_open_valve_without_guidance_predicts_as_fedper():
     got = gpfl_of().predict(
         ClientView({**GPFL_SHARED, **OPEN}, personal=personal(0.2)), rows, CLASSES
     )
-    plain = fedper.FedPer(fedper.Config(network="features"), OnFeatures(2, 2), CLASSES)
+    plain = tiny(fedper.FedPer, fedper, 2, 2)
     expected = plain.predict(ClientView(EXTRACTOR, personal=HEAD), rows, CLASSES)
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
@@ -283,9 +263,8 @@ NO_HEAD = {name: np.zeros_like(value) for name, value in HEAD.items()}
 NETWORK = {**EXTRACTOR, **HEAD}
 
 
-def dbe_of(classes=CLASSES, given: int = 2, width: int = 2, **options) -> dbe.DBE:
-    config = dbe.Config(network="features", **options)
-    return dbe.DBE(config, OnFeatures(given, width), classes, needs=frozenset({"features"}))
+def dbe_of(**options) -> dbe.DBE:
+    return tiny(dbe.DBE, dbe, 2, 2, **options)
 
 
 def sent(network, consensus=None):
@@ -296,11 +275,6 @@ def sent(network, consensus=None):
 
 def shift(*values: float):
     return {CLIENT_MEAN: np.array(values, np.float32)}
-
-
-def drawn(count: int, seed: int = 0) -> Examples:
-    rng = np.random.default_rng(seed)
-    return examples(rng.uniform(0.1, 1, (count, 2)), rng.integers(0, 2, count))
 
 
 def test_the_shift_is_added_to_the_features_before_the_head():
@@ -324,17 +298,12 @@ def test_the_running_mean():
         assert float(gradient) == 0.25
 
 
-def losses(method, consensus, rows, labels, network, own=(0.0, 0.0)):
-    view = ClientView(sent(network, consensus), personal=shift(*own))
-    parameters = {n: torch.from_numpy(np.array(a)) for n, a in method.model_of(view).items()}
-    batch = {"features": torch.tensor(rows), "labels": torch.tensor(labels)}
-    return method.objective(view).losses(parameters, {}, batch).tolist()
-
-
 def test_the_loss_by_hand():
     """Mean (2, 1) against consensus (1, 3): kappa (1 + 4) / 2, in the loss of each example."""
-    rows, labels, network = [[1.0, 0.0], [3.0, 2.0]], [0, 1], {**EXTRACTOR, **NO_HEAD}
-    got = losses(dbe_of(mean_weight=4.0), (1.0, 3.0), rows, labels, network)
+    method = dbe_of(mean_weight=4.0)
+    view = ClientView(sent({**EXTRACTOR, **NO_HEAD}, (1.0, 3.0)), personal=shift(0.0, 0.0))
+    batch = tensors(examples([[1.0, 0.0], [3.0, 2.0]], [0, 1]).arrays)
+    got = method.objective(view).losses(tensors(method.model_of(view)), {}, batch)
     np.testing.assert_allclose(got, [math.log(2) + 10.0] * 2, rtol=1e-6)
 
 

@@ -20,11 +20,9 @@ from methods import (
     moon,
     scaffold,
 )
-from methods.ditto import OWN, Ditto
-from methods.fedavg import FedAvg
-from methods.fedprox import FedProx
-from methods.moon import COMMON, PREVIOUS, Moon, contrastive_losses
-from methods.scaffold import CONTROL, Scaffold
+from methods.ditto import OWN
+from methods.moon import COMMON, PREVIOUS, contrastive_losses
+from methods.scaffold import CONTROL
 from tests.methods._tiny_networks import arrays, moved, one_example, some_examples, tiny
 from tests.methods._training import RecordingTrainer, rng, trainer
 
@@ -33,12 +31,8 @@ def whole_batch(steps: int = 1, learning_rate: float = 0.1, clipping: float | No
     return trainer(steps=steps, batch_size=100, learning_rate=learning_rate, clipping=clipping)
 
 
-def prox(mu: float, given: int = 3, width: int = 4) -> FedProx:
-    return tiny(FedProx, fedprox, given, width, mu=mu)
-
-
-def fedavg_of(given: int = 3, width: int = 4) -> FedAvg:
-    return tiny(FedAvg, fedavg, given, width)
+def fedavg_of() -> fedavg.FedAvg:
+    return tiny(fedavg.FedAvg, fedavg, 3, 4)
 
 
 @pytest.mark.parametrize("clipping", [None, 0.3])
@@ -47,7 +41,8 @@ def test_the_second_step_is_fedavgs_from_there_and_the_pull(clipping):
     mu, eta = 1.5, 0.25
     data, state = some_examples(10, 3), fedavg_of().init_server(rng(1))
     start, one, two = ClientView(state), *(whole_batch(n, 0.25, clipping) for n in (1, 2))
-    both = prox(mu).client_update(start, data, two, rng(2)).update
+    method = tiny(fedprox.FedProx, fedprox, 3, 4, mu=mu)
+    both = method.client_update(start, data, two, rng(2)).update
     first = fedavg_of().client_update(start, data, one, rng(2)).update
     there = ClientView(moved(state, first))
     second = fedavg_of().client_update(there, data, one, rng(2)).update
@@ -60,7 +55,7 @@ def test_the_second_step_is_fedavgs_from_there_and_the_pull(clipping):
 
 def test_fedproxs_term_by_hand():
     """mu = 1/2, differences 1, 2, -2, 1/2 and -1/2: (1 + 4 + 4 + 1/4 + 1/4) / 4 = 2.375."""
-    method = tiny(FedProx, fedprox, mu=0.5)
+    method = tiny(fedprox.FedProx, fedprox, mu=0.5)
     state = method.init_server(rng(1))
     noted = RecordingTrainer()
     method.client_update(ClientView(state), one_example(), noted, rng())
@@ -76,14 +71,6 @@ def test_fedproxs_term_by_hand():
     assert float(noted.penalty(still, {})) == 0.0
 
 
-def ditto_of(weight: float, given: int = 3, width: int = 4, **options) -> Ditto:
-    return tiny(Ditto, ditto, given, width, proximal_weight=weight, **options)
-
-
-def as_own(network):
-    return {OWN + name: value for name, value in network.items()}
-
-
 def network_of_bias(*bias: float):
     """Features are zero, so the logits are the head's bias, and it alone has a gradient."""
     return arrays(fc_weight=[[0]], fc_bias=[0], weight=[[0], [0]], bias=bias)
@@ -95,8 +82,10 @@ def test_dittos_step_by_hand():
     Equal biases give each class one half; label 1 has the gradients 1/2 and -1/2.
     """
     learner = trainer(steps=1, learning_rate=0.1)
-    view = ClientView(network_of_bias(1, 1), personal=as_own(network_of_bias(2, 2)))
-    result = ditto_of(1.0, 1, 1).client_update(view, one_example(label=1), learner, rng())
+    own = {OWN + name: value for name, value in network_of_bias(2, 2).items()}
+    view = ClientView(network_of_bias(1, 1), personal=own)
+    method = tiny(ditto.Ditto, ditto, proximal_weight=1.0)
+    result = method.client_update(view, one_example(label=1), learner, rng())
     np.testing.assert_allclose(result.personal[OWN + "head.bias"], [1.85, 1.95], atol=1e-6)
     np.testing.assert_allclose(result.update["head.bias"], [-0.05, 0.05], atol=1e-6)
     assert not result.update["extractor.fc.weight"].any()
@@ -115,8 +104,8 @@ def test_decoupled_the_personal_network_comes_last():
     assert any((personal[OWN + name] != value).any() for name, value in last.items())
 
 
-def moon_of(given: int = 3, width: int = 4, **options) -> Moon:
-    return tiny(Moon, moon, given, width, **{"projection": "none", **options})
+def moon_of(given: int = 3, width: int = 4, **options) -> moon.Moon:
+    return tiny(moon.Moon, moon, given, width, **{"projection": "none", **options})
 
 
 def rows(*values) -> torch.Tensor:
@@ -216,8 +205,8 @@ def test_features_are_drawn_to_the_broadcast_and_away_from_the_last():
 LAYERS = ("extractor.fc.weight", "extractor.fc.bias", "head.weight", "head.bias")
 
 
-def scaffold_of(given: int = 3, width: int = 4, **options) -> Scaffold:
-    return tiny(Scaffold, scaffold, given, width, **options)
+def scaffold_of(given: int = 3, width: int = 4, **options) -> scaffold.Scaffold:
+    return tiny(scaffold.Scaffold, scaffold, given, width, **options)
 
 
 def controls(value: float, like) -> dict[str, np.ndarray]:

@@ -34,10 +34,7 @@ DEEP = {
 }
 
 
-KINDS = some_quick(
-    ["sotto-tiny", *DEEP],
-    *("sotto-tiny", "average", "norm-after-pool"),
-)
+KINDS = some_quick(["sotto-tiny", *DEEP], "sotto-tiny", "average", "norm-after-pool")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -49,17 +46,8 @@ def backbone(request, tmp_path_factory) -> Backbone:
     return load_backbone(write_folder(folder, config, make_model(config)))
 
 
-def source(backbone: Backbone):
-    """The part of the model that holds the text tower."""
-    return getattr(backbone._model, "text", backbone._model)
-
-
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 0.5
-
-
-def images(count: int = 3, side: int = 32) -> np.ndarray:
-    return np.random.default_rng(2).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
 
 
 @contextlib.contextmanager
@@ -87,7 +75,8 @@ def filled(blocks, prompts, places: slice):
 
 def plain_texts(backbone: Backbone, contexts, opening: str) -> torch.Tensor:
     """Features by `encode_text` on whole padded texts, hooks overwriting positions 1 to l."""
-    model, tower = backbone._model, source(backbone)
+    model = backbone._model
+    tower = getattr(model, "text", model)
     length = contexts.shape[1]
     first = contexts[0] + tower.positional_embedding[1 : 1 + length]
     prompts = [first, *contexts[1:]]
@@ -141,7 +130,8 @@ def test_texts_are_open_clips_with_hooks(backbone, depth):
 def test_images_are_open_clips_with_hooks(backbone, depth, length):
     encoder = DeepImageEncoder.of(backbone)
     depth = encoder.depth if depth is None else min(depth, encoder.depth)
-    pixels = backbone.to_pixels(images())
+    images = np.random.default_rng(2).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
+    pixels = backbone.to_pixels(images)
     prompts = draw(depth, length, encoder.width).requires_grad_()
     features = encoder.image_features(encoder.embed(pixels), prompts)
     expected = plain_images(backbone, pixels, prompts)

@@ -14,14 +14,12 @@ from methods.fedadg import FedADG, mixed_losses, smoothed_losses, telling_apart
 from methods.fedsr import CENTRE, SCALE, SPREAD, FedSR, divergences
 from methods.networks.draws import MARK, Draws, marked, mixed, normals, uniforms
 from tests.methods._tiny_networks import CountingTrainer, some_examples, tiny
-from tests.methods._training import rng, trainer
-
-GOLDEN = 0x9E3779B97F4A7C15
+from tests.methods._training import newcomer, rng, tensors, trainer
 
 
 def test_the_mixer_is_the_published_generator():
     """SplitMix64 from the seed 1234567, as its test vectors are published."""
-    states = [(1234567 + k * GOLDEN) % 2**64 for k in (1, 2, 3)]
+    states = [(1234567 + k * 0x9E3779B97F4A7C15) % 2**64 for k in (1, 2, 3)]
     signed = torch.tensor([s - 2**64 if s >= 2**63 else s for s in states])
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     assert [int(word) % 2**64 for word in mixed(signed)] == expected
@@ -107,12 +105,8 @@ def zeros_but(**values) -> dict[str, torch.Tensor]:
     return found
 
 
-def batch_for_adg(label: int = 1) -> dict[str, torch.Tensor]:
-    return {
-        "features": torch.ones(1, 1),
-        "labels": torch.tensor([label]),
-        "mark": torch.tensor([5]),
-    }
+def batch_of(label: int) -> dict[str, torch.Tensor]:
+    return tensors({"features": np.ones((1, 1), np.float32), "labels": [label], "mark": [5]})
 
 
 def test_a_verdict_by_hand():
@@ -123,10 +117,10 @@ def test_a_verdict_by_hand():
         discriminator__hidden__bias=[-7.0],
         discriminator__output__weight=[[100.0]],
     )
-    got = adg(1).verdict(parameters, torch.ones(1, 4), batch_for_adg(1))
+    got = adg(1).verdict(parameters, torch.ones(1, 4), batch_of(1))
     assert got.item() == pytest.approx(1.0 / (1.0 + math.exp(0.9)), rel=1e-5)
     # The other label has no weight: 4 - 7 = -3, leaking 0.03.
-    got = adg(1).verdict(parameters, torch.ones(1, 4), batch_for_adg(0))
+    got = adg(1).verdict(parameters, torch.ones(1, 4), batch_of(0))
     assert got.item() == pytest.approx(1.0 / (1.0 + math.exp(3.0)), rel=1e-5)
 
 
@@ -142,31 +136,24 @@ def test_a_generated_feature_by_hand(output, last):
     parameters["generator.output.weight"][:, 0] = torch.tensor([2.0, 0.0, 0.0, -1.0])
     draws = Draws(rng())
     noise = uniforms(torch.tensor([5]), draws.key, 2)[0, 0].item()
-    got = method.generated(draws, parameters, batch_for_adg())[0]
+    got = method.generated(draws, parameters, batch_of(1))[0]
     scale = 1.0 if output == "unit" else noise
     first = 2.0 / math.sqrt(5.0) if output == "unit" else 2.0
     np.testing.assert_allclose(got.numpy(), [first * scale, 0, 0, last * scale], atol=1e-6)
 
 
-def prepared(method: FedADG, count: int = 8) -> Examples:
-    data = some_examples(count, 2)
-    images = {"features": data.arrays["features"]}
-    return Examples({**method.prepare(images), "labels": data.arrays["labels"]})
-
-
-def view_of(method: FedADG, seed: int = 0) -> ClientView:
-    personal = method.init_client(rng(seed + 1), rng())
-    return ClientView(method.init_server(rng(seed)), personal=personal)
+def prepared(method: FedADG) -> Examples:
+    data = some_examples(8, 2).arrays
+    return Examples({**method.prepare({"features": data["features"]}), "labels": data["labels"]})
 
 
 def test_one_step_is_three_fits_one_after_the_other():
     """By torch's own gradients on all of the data, D first, then the network, then G."""
     method, rate = adg(first_share=0.0, adversary_rate=0.5), 0.3
-    data, view = prepared(method), view_of(method)
+    data, view = prepared(method), newcomer(method)
     used = trainer(steps=1, learning_rate=rate, batch_size=8)
     got = method.client_update(view, data, used, rng(9))
-    model = {n: torch.tensor(v) for n, v in {**view.broadcast, **view.personal}.items()}
-    rows = {n: torch.from_numpy(np.array(v)) for n, v in data.arrays.items()}
+    model, rows = tensors({**view.broadcast, **view.personal}), tensors(data.arrays)
     draws = Draws(rng(9))
     for names, length, losses in (
         (method.personal_layers, 0.5 * rate, method.discriminator_losses),
@@ -190,7 +177,7 @@ def test_one_step_is_three_fits_one_after_the_other():
 def test_three_tenths_of_the_steps_are_cross_entropy_alone():
     method = adg()
     used = CountingTrainer(trainer(steps=10, batch_size=3).plan)
-    method.client_update(view_of(method), prepared(method), used, rng())
+    method.client_update(newcomer(method), prepared(method), used, rng())
     network, made = tuple(method.network_layers), tuple(method.generator_layers)
     judge = tuple(method.personal_layers)
     assert used.fits[0] == (network, 3)
@@ -218,7 +205,7 @@ def test_the_divergence_by_hand():
     assert of([0.0], [1.0], [1.0]) == 0.0
 
 
-def tensors(*, mean, raw, head=None, **reference) -> dict[str, torch.Tensor]:
+def known(*, mean, raw, head=None, **reference) -> dict[str, torch.Tensor]:
     """One feature that is 1; what mu, rho and the head make of it, as biases."""
     width = len(mean)
     arrays = {
@@ -233,19 +220,11 @@ def tensors(*, mean, raw, head=None, **reference) -> dict[str, torch.Tensor]:
         SCALE: [1.0],
         **{f"reference.{name}": value for name, value in reference.items()},
     }
-    return {name: torch.tensor(np.array(value, np.float32)) for name, value in arrays.items()}
-
-
-def batch_for_sr(label: int = 0, mark: int = 3) -> dict[str, torch.Tensor]:
-    return {
-        "features": torch.ones(1, 1),
-        "labels": torch.tensor([label]),
-        "mark": torch.tensor([mark]),
-    }
+    return tensors({name: np.array(value, np.float32) for name, value in arrays.items()})
 
 
 def loss(method: FedSR, parameters: dict[str, torch.Tensor], label: int = 0) -> float:
-    return method.simple_losses(Draws(rng()), parameters, batch_for_sr(label)).item()
+    return method.simple_losses(Draws(rng()), parameters, batch_of(label)).item()
 
 
 @pytest.mark.parametrize(
@@ -260,7 +239,7 @@ def loss(method: FedSR, parameters: dict[str, torch.Tensor], label: int = 0) -> 
 def test_the_loss_of_a_certain_representation_by_hand(options, expected):
     """z = (3, 4) without noise, between two equal classes."""
     method = sr(representation_width=2, information_weight=0.0, **options)
-    parameters = tensors(mean=[3.0, 4.0], raw=[-200.0, -200.0])
+    parameters = known(mean=[3.0, 4.0], raw=[-200.0, -200.0])
     assert loss(method, parameters) == pytest.approx(expected, rel=1e-6)
 
 
@@ -277,7 +256,7 @@ def test_the_loss_of_a_certain_representation_by_hand(options, expected):
 )
 def test_the_loss_against_the_reference_by_hand(options, reference, label, expected):
     method = sr(norm_weight=0.0, information_weight=2.0, **options)
-    parameters = tensors(mean=[1.0], raw=[RAW_HALF], **reference)
+    parameters = known(mean=[1.0], raw=[RAW_HALF], **reference)
     got = loss(method, parameters, label)
     assert got == pytest.approx(math.log(2.0) + 2.0 * expected, abs=1e-5)
 
@@ -286,7 +265,7 @@ def test_a_prediction_is_a_mean_of_softmax():
     """One logit is z ~ N(1, 1), the other 0: the mean of the sigmoid by Gauss-Hermite."""
     method = sr(samples=4000)
     one = math.log(math.e - 1.0)
-    model = tensors(mean=[1.0], raw=[one], head=[[0.0], [1.0]])
+    model = known(mean=[1.0], raw=[one], head=[[0.0], [1.0]])
     view = ClientView({n: t.numpy() for n, t in model.items()})
     images = {"features": np.ones((1, 1), np.float32), "mark": np.array([7])}
     got = np.exp(method.predict(view, images, ("no", "yes")))

@@ -15,8 +15,6 @@ from methods.fedapt import KEYS, QUERY, Config, mixture, unlock
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._training import rng, trainer
 
-LOG3 = math.log(3.0)
-
 
 @pytest.fixture
 def three(task) -> Task:
@@ -46,7 +44,7 @@ def test_unlocking_by_hand():
 
 def test_the_mixture_by_hand():
     """Answers (3, 1): mean 2, unbiased variance 2, hence +-1/sqrt2; over sqrt2/ln3: +-ln3/2."""
-    weights = mixture(torch.tensor([[3.0, 1.0]]), math.sqrt(2) / LOG3)
+    weights = mixture(torch.tensor([[3.0, 1.0]]), math.sqrt(2) / math.log(3.0))
     np.testing.assert_allclose(weights, [[0.75, 0.25]], rtol=1e-6)
 
 
@@ -71,10 +69,8 @@ def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
 
 def test_without_keys_it_is_promptfl(three, mixed):
     """k = 0 unlocks the meta prompt itself, and without its loss the query takes no part."""
-    method, plain = (
-        build(three, domain_weight=0.0),
-        promptfl.build(promptfl.Config(context_tokens=4), three),
-    )
+    method = build(three, domain_weight=0.0)
+    plain = promptfl.build(promptfl.Config(context_tokens=4), three)
     state = draw_state(method, spread=0.1)
     state[KEYS] = np.zeros_like(state[KEYS])
     mine = method.client_update(ClientView(state), mixed, trainer(), rng(3))

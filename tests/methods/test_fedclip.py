@@ -10,7 +10,7 @@ import torch
 from open_clip.loss import ClipLoss
 from torch.nn import functional
 
-from methods import ClientView, MethodError, Task, fedclip, zero_shot
+from methods import ClientView, MethodError, fedclip, zero_shot
 from methods.fedclip import LAYERS, Config, adapt, adapted_objective, symmetric_losses
 from methods.networks.method import BatchObjective
 from tests.methods._training import rng
@@ -38,18 +38,14 @@ def test_a_template_without_exactly_one_place_for_the_class_is_refused(task, tem
 LOG3 = math.log(3.0)
 
 
-def build(task: Task, **options):
-    return fedclip.build(Config(**options), task)
-
-
 def zeros(size: int) -> dict[str, torch.Tensor]:
     layers = {f"{layer}.weight": torch.zeros(size, size) for layer in LAYERS}
     return layers | {f"{layer}.bias": torch.zeros(size) for layer in LAYERS}
 
 
-def draw_adapter(size: int, seed: int = 4, spread: float = 1.0) -> dict[str, np.ndarray]:
-    draws = rng(seed)
-    return {name: draws.normal(0, spread, value.shape) for name, value in zeros(size).items()}
+def draw_adapter() -> dict[str, torch.Tensor]:
+    draws = rng(4)
+    return {name: torch.tensor(draws.normal(size=v.shape)) for name, v in zeros(16).items()}
 
 
 def test_the_adapter_by_hand():
@@ -73,7 +69,7 @@ def test_the_hidden_layer_by_hand():
 
 def test_an_adapter_of_zeros_is_zero_shot_clip(task, examples):
     """All coordinates weigh the same, and the cosine does not see how much."""
-    method = build(task, template="a photo of a {}.")
+    method = fedclip.build(Config(template="a photo of a {}."), task)
     plain = zero_shot.build(zero_shot.Config(template="a photo of a {}."), task)
     adapter = {name: value.numpy() for name, value in zeros(128).items()}
     for classes in (task.classes, ("house", "old grey flower")):
@@ -98,15 +94,14 @@ def make_objective(loss: str) -> BatchObjective:
     return adapted_objective(TEXT, 7.0, loss)
 
 
-def draw_batch(count: int = 6, size: int = 16) -> dict[str, torch.Tensor]:
-    image = functional.normalize(torch.tensor(rng(3).normal(size=(count, size))), dim=1)
-    return {"features": image, "labels": torch.tensor(rng(4).integers(0, 4, count))}
+def draw_batch() -> dict[str, torch.Tensor]:
+    image = functional.normalize(torch.tensor(rng(3).normal(size=(6, 16))), dim=1)
+    return {"features": image, "labels": torch.tensor(rng(4).integers(0, 4, 6))}
 
 
 def test_the_symmetric_loss_is_clips():
     """Oracle: `open_clip.loss.ClipLoss` on adapted images and the captions of their labels."""
-    objective, batch = make_objective("symmetric"), draw_batch()
-    adapter = {name: torch.tensor(value) for name, value in draw_adapter(16).items()}
+    objective, batch, adapter = make_objective("symmetric"), draw_batch(), draw_adapter()
     captions = TEXT[batch["labels"]]
     expected = ClipLoss()(adapt(adapter, batch["features"]), captions, 7.0)
     losses = objective.losses(adapter, {}, batch)
@@ -115,8 +110,7 @@ def test_the_symmetric_loss_is_clips():
 
 
 def test_the_other_loss_is_the_cross_entropy_over_all_classes():
-    objective, batch = make_objective("cross_entropy"), draw_batch()
-    adapter = {name: torch.tensor(value) for name, value in draw_adapter(16).items()}
+    objective, batch, adapter = make_objective("cross_entropy"), draw_batch(), draw_adapter()
     logits = 7.0 * adapt(adapter, batch["features"]).numpy() @ TEXT.numpy().T
     shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     expected = -np.log(shares[np.arange(6), batch["labels"]])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from methods import Aggregate, ClientView, Examples, Source, Weighting, fedavg, scaffold
+from methods import Aggregate, ClientView, Examples, Source, Weighting, fedavg
 from methods.feddg_ga import (
     GAP,
     MEASURED,
@@ -23,14 +23,9 @@ from methods.feddg_ga import (
 from tests.methods._tiny_networks import CLASSES, arrays, tiny
 from tests.methods._training import RecordingTrainer, rng
 
-THIRDS = np.full(3, 1.0 / 3.0)
-GAPS = np.array([0.10, -0.05, 0.20])
 
-
-def build(given: int = 1, width: int = 1, population: int = 2, base=fedavg, **options) -> FedDGGA:
-    kinds = {fedavg: fedavg.FedAvg, scaffold: scaffold.Scaffold}
-    inner = tiny(kinds[base], base, given, width)
-    return FedDGGA(inner, Config(**options), CLASSES, population)
+def build(population: int = 2, **options) -> FedDGGA:
+    return FedDGGA(tiny(fedavg.FedAvg, fedavg), Config(**options), CLASSES, population)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +42,8 @@ def build(given: int = 1, width: int = 1, population: int = 2, base=fedavg, **op
     ],
 )
 def test_weights_by_hand(options, expected):
-    got = adjusted(THIRDS, GAPS, step=0.2, config=Config(**options))
+    gaps = np.array([0.10, -0.05, 0.20])
+    got = adjusted(np.full(3, 1 / 3), gaps, step=0.2, config=Config(**options))
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
@@ -74,10 +70,6 @@ def test_what_is_spared_is_spread_evenly_and_never_trained_on():
     assert held_out(data, 0.09) == (data, data)
 
 
-def always_yes() -> dict[str, np.ndarray]:
-    return arrays(fc_weight=[[1]], fc_bias=[0], weight=[[0], [0]], bias=[0, 1])
-
-
 @pytest.mark.parametrize(
     ("metric", "gap", "measured"),
     [
@@ -91,7 +83,8 @@ def test_a_gap_by_hand(metric, gap, measured):
     labels = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
     data = Examples({"features": np.ones((10, 1), np.float32), "labels": labels})
     method, idle = build(metric=metric, held_out=0.2, gap_factor=4.0), RecordingTrainer()
-    view = ClientView(always_yes(), personal={MEASURED: np.array([0.25])})
+    always_yes = arrays(fc_weight=[[1]], fc_bias=[0], weight=[[0], [0]], bias=[0, 1])
+    view = ClientView(always_yes, personal={MEASURED: np.array([0.25])})
     got = method.client_update(view, data, idle, rng())
     assert got.update[GAP].tolist() == pytest.approx([4.0 * gap], abs=1e-5)
     # Nothing was trained, so the client's own model is the one that it was sent.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import Examples, Task, doprompt, hcvp
+from methods import Task, doprompt, hcvp
 from methods.clip.adapter import load_backbone
 from methods.doprompt import PROMPTS, mixed
 from methods.hcvp import MAP, contrast
@@ -30,25 +30,22 @@ def doprompt_of(**options) -> doprompt.DoPrompt:
     return doprompt.build(doprompt.Config(**{"context_tokens": 2, **options}), task())
 
 
-def draw_for_doprompt(method, count: int = 6) -> Examples:
-    pixels = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-    return Examples(
-        {
-            **method.prepare({"pixels": pixels}),
-            "labels": rng(2).integers(0, len(CLASSES), count),
-            "domains": rng(3).integers(0, len(DOMAINS), count),
-        }
-    )
-
-
 def start_of(method) -> dict[str, np.ndarray]:
     """A start whose adapter tells domains apart and whose prompts are seen."""
     found = dict(method.init_client(rng(4), rng(5)))
     return {**found, PROMPTS: 30.0 * found[PROMPTS]}
 
 
-def batch_for_doprompt(method, count: int = 6) -> dict[str, torch.Tensor]:
-    return method.tensors(draw_for_doprompt(method, count).arrays)
+def batch_of(method, count: int = 6) -> dict[str, torch.Tensor]:
+    pixels = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+    raw = {"pixels": pixels, "tokens": task().backbone.encode_tokens(pixels)}
+    return method.tensors(
+        {
+            **method.prepare({name: raw[name] for name in method.needs & raw.keys()}),
+            "labels": rng(2).integers(0, len(CLASSES), count),
+            "domains": rng(3).integers(0, len(DOMAINS), count),
+        }
+    )
 
 
 def test_a_mixture_by_hand():
@@ -62,7 +59,7 @@ def test_prompts_are_beside_the_patches_in_every_layer():
     """Oracle: the frozen tower of deep prompts with one layer of them, where the norm before the
     first layer, which these do not pass, is undone."""
     method = doprompt_of()
-    parameters, some = method.tensors(start_of(method)), batch_for_doprompt(method)
+    parameters, some = method.tensors(start_of(method)), batch_of(method)
     inputs, backbone = method.tower.inputs(some), task().backbone
     deep = DeepImageEncoder.of(backbone)
     prompts = parameters[PROMPTS][0]
@@ -82,7 +79,7 @@ def test_prompts_are_beside_the_patches_in_every_layer():
 def test_the_loss_is_of_both_passes_and_of_domains():
     """Each part from the tower, torch's losses, and the domains' own prompts."""
     method = doprompt_of(domain_weight=0.7)
-    parameters, some = method.tensors(start_of(method)), batch_for_doprompt(method)
+    parameters, some = method.tensors(start_of(method)), batch_of(method)
     inputs = method.tower.inputs(some)
     with torch.no_grad():
         z = method.tower.features(parameters, inputs)
@@ -117,22 +114,6 @@ ALL = {"domain_contrast": 0.5, "task_contrast": 0.25, "class_contrast": 2.0}
 
 def hcvp_of(**options) -> hcvp.Hcvp:
     return hcvp.build(hcvp.Config(**options), task())
-
-
-def draw_for_hcvp(method, count: int = 6) -> Examples:
-    pixels = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
-    tokens = task().backbone.encode_tokens(pixels)
-    return Examples(
-        {
-            **method.prepare({"pixels": pixels, "tokens": tokens}),
-            "labels": rng(2).integers(0, len(CLASSES), count),
-            "domains": rng(3).integers(0, len(DOMAINS), count),
-        }
-    )
-
-
-def batch_for_hcvp(method, count: int = 6) -> dict[str, torch.Tensor]:
-    return method.tensors(draw_for_hcvp(method, count).arrays)
 
 
 def test_hcvps_contrast_by_hand():
@@ -192,7 +173,7 @@ def test_each_layer_sees_both_prompts_as_they_are_passed(modulation):
         name: value * (1.0 if name.startswith(("extractor", "head")) else 3.0)
         for name, value in method.init_client(rng(1), rng(2)).items()
     }
-    parameters, some = method.tensors(personal), batch_for_hcvp(method, 3)
+    parameters, some = method.tensors(personal), batch_of(method, 3)
     with torch.no_grad():
         both = method.prompts(parameters, some)
         prompts = [torch.stack(both, 1)]
@@ -219,7 +200,7 @@ def test_factors_add_their_contrasts():
     """Each with what counts as alike: domain, domain and class, class."""
     plain, method = hcvp_of(), hcvp_of(**ALL, temperature=0.7)
     assert (plain.couples_examples, method.couples_examples) == (False, True)
-    parameters, some = method.tensors(method.init_client(rng(1), rng(2))), batch_for_hcvp(method)
+    parameters, some = method.tensors(method.init_client(rng(1), rng(2))), batch_of(method)
     with torch.no_grad():
         both = method.prompts(parameters, some)
         feature = method._feature(parameters, some, both)

@@ -16,17 +16,11 @@ from methods.fedpr import LEARNED, projection
 from methods.prompts.prompt import CONTEXT
 from privacy.accounting.gaussian import epsilon_at
 from tests.methods._double import double_backbone, to_double
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, newcomer, rng, trainer
 
 
 def pgp(task: Task, **options):
     return fedpgp.build(fedpgp.Config(**{"context_tokens": 4, "bottleneck": 2, **options}), task)
-
-
-def start_of(method, spread: float = 1.0):
-    """A first state, the adapter larger than it is at first so that it matters."""
-    state, adapter = method.init_server(rng(1)), method.init_client(rng(2), rng(3))
-    return state, {n: (spread * v).astype(np.float32) for n, v in adapter.items()}
 
 
 Z_C = torch.tensor([[0.8, 0.6], [1.0, 0.0]])
@@ -105,7 +99,9 @@ def whole_loss(task, config, parameters, examples):
 
 def test_one_step_follows_eq_13(task, examples):
     method = pgp(task, mu=0.8)
-    state, adapter = start_of(method, spread=20.0)
+    state, adapter = method.init_server(rng(1)), method.init_client(rng(2), rng(3))
+    # Larger than it is at first, so that it matters.
+    adapter = {n: (20.0 * v).astype(np.float32) for n, v in adapter.items()}
     learner = trainer(steps=1, batch_size=10, learning_rate=0.5)
     result = method.client_update(ClientView(state, personal=adapter), examples, learner, rng())
     leaves = {
@@ -142,11 +138,6 @@ def fpl(task, **options):
     return dp_fpl.build(dp_fpl.Config(**{"context_tokens": 4, "rank": 2, **options}), task)
 
 
-def started_fpl(method):
-    personal = method.init_client(rng(2), rng(3))
-    return ClientView(method.init_server(rng(1)), personal=personal)
-
-
 def gradients():
     """u = (1, 0)^T, v = (0, 1) and G = ((3, 4), (5, 6)): G v^T and u^T G."""
     left, right = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0, 1.0]])
@@ -172,7 +163,7 @@ def test_the_published_code_by_hand():
 def test_the_shared_prompt_sees_the_sum_of_both(task, examples):
     """Whatever the factors, its step is PromptFL's from p_G + p_L."""
     method = fpl(task)
-    view = started_fpl(method)
+    view = newcomer(method)
     learner = trainer(steps=1, batch_size=10)
     got = method.client_update(view, examples, learner, rng()).update[CONTEXT]
     other = promptfl.build(promptfl.Config(context_tokens=4), task)
@@ -185,7 +176,7 @@ def test_the_shared_prompt_sees_the_sum_of_both(task, examples):
 def test_with_all_factors_the_personal_prompt_takes_the_whole_step(task, examples, sign):
     """k = l = 4: u u^T is one, so Eq. 4 is u nabla_v = G, and as published (2 G v^T v + G) / 10."""
     method = fpl(task, rank=4, sign=sign)
-    view = started_fpl(method)
+    view = newcomer(method)
     result = method.client_update(view, examples, trainer(steps=1, batch_size=10), rng())
     change = result.personal[LOCAL] - view.personal[LOCAL]
     step = result.update[CONTEXT]
@@ -220,19 +211,9 @@ def pr(task, **options):
     return fedpr.build(fedpr.Config(**{"context_tokens": 4, **options}), task)
 
 
-def sent_to(start, learned):
-    return ClientView({CONTEXT: start, LEARNED: np.full(1, learned, np.float32)})
-
-
-def update_of(method, start, examples, *, learned=1.0, seed=3, **options):
-    view = sent_to(start, learned)
-    return method.client_update(view, examples, trainer(**options), rng(seed)).update[CONTEXT]
-
-
-def plain_update(task, start, examples, **options):
-    method = promptfl.build(promptfl.Config(context_tokens=4), task)
-    view = ClientView({CONTEXT: start})
-    return method.client_update(view, examples, trainer(**options), rng(3)).update[CONTEXT]
+def update_of(method, sent, examples, steps):
+    result = method.client_update(ClientView(sent), examples, trainer(steps=steps), rng(3))
+    return result.update[CONTEXT]
 
 
 def test_one_direction_by_hand():
@@ -253,22 +234,20 @@ def test_it_is_the_eigenvectors_of_the_square():
 
 
 def test_one_step_is_the_plain_one_projected(task, examples):
-    method = pr(task, share=0.9)
-    start = method.init_server(rng(1))[CONTEXT]
-    once = plain_update(task, start, examples, steps=1)
-    expected = once @ projection(start, 0.9)
-    np.testing.assert_allclose(
-        update_of(method, start, examples, steps=1), expected, rtol=1e-3, atol=1e-7
-    )
+    method, plain = pr(task, share=0.9), promptfl.build(promptfl.Config(context_tokens=4), task)
+    start = {CONTEXT: method.init_server(rng(1))[CONTEXT]}
+    expected = update_of(plain, start, examples, 1) @ projection(start[CONTEXT], 0.9)
+    got = update_of(method, {**start, LEARNED: np.ones(1, np.float32)}, examples, 1)
+    np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-7)
 
 
 def test_many_steps_leave_what_is_spanned(task, examples):
     """4 tokens of width 32 span 4 directions; 0.8 lets 6 go, so the change is off all of them."""
     method = pr(task, normalise=False)
-    start = method.init_server(rng(1))[CONTEXT]
-    change = update_of(method, start, examples, steps=5)
+    sent = {**method.init_server(rng(1)), LEARNED: np.ones(1, np.float32)}
+    change = update_of(method, sent, examples, 5)
     assert np.abs(change).max() > 1e-3
-    np.testing.assert_allclose(start @ change.T, 0.0, atol=1e-6)
+    np.testing.assert_allclose(sent[CONTEXT] @ change.T, 0.0, atol=1e-6)
 
 
 def test_the_server_says_that_something_is_learned(task):

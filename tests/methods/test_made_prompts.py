@@ -17,17 +17,13 @@ from methods.fedmaple import BIAS, CONTEXTS, PATCHES, WEIGHT
 from methods.fedtpg import QUERIES, Config, generated, shapes_of
 from methods.networks.layers import norm
 from methods.prompts.prompt import CONTEXT, PromptConfig, as_tensor, build_encoder
+from platform.contract.examples import draw_examples
 from tests.methods._models import TEXT, VIT, make_model, write_folder
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, rng, tensors, trainer
 
 
 def cocoop(task: Task, **options):
     return fedcocoop.build(fedcocoop.Config(**{"context_init": None, **options}), task)
-
-
-def silent(state):
-    """The state with a Meta-Net whose output layer is zero."""
-    return {n: np.zeros_like(v) if n.startswith("meta_output") else v for n, v in state.items()}
 
 
 def test_the_meta_net_by_hand():
@@ -64,7 +60,8 @@ def test_each_image_is_told_apart_by_prompts_of_its_own(task, examples):
 
 def test_a_meta_net_that_says_nothing_is_promptfl(task, examples):
     method, plain = cocoop(task), promptfl.build(promptfl.Config(4), task)
-    state = silent(method.init_server(rng(1)))
+    state = dict(method.init_server(rng(1)))
+    state |= {n: np.zeros_like(v) for n, v in state.items() if n.startswith("meta_output")}
     ours, theirs = (
         m.predict(ClientView(state), examples.arrays, task.classes) for m in (method, plain)
     )
@@ -88,23 +85,11 @@ def maple(task: Task, **options):
 
 
 @pytest.fixture(scope="module")
-def deep_backbone(tmp_path_factory):
+def deep_task(task, tmp_path_factory) -> Task:
     """Three layers of images, four of text, so that some see prompts of their own, some do not."""
     folder = tmp_path_factory.mktemp("deep")
-    return load_backbone(write_folder(folder, DEEP, make_model(DEEP)))
-
-
-@pytest.fixture
-def deep_task(deep_backbone, task) -> Task:
-    return Task(task.classes, task.domains, 4, deep_backbone)
-
-
-def draw_for_maple(method, count: int = 6) -> Examples:
-    """Images at random, as `prepare` leaves them, and labels."""
-    side = method.text.backbone.image_size
-    pixels = rng(5).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-    labels = rng(6).integers(0, len(method.classes), count)
-    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
+    deep = load_backbone(write_folder(folder, DEEP, make_model(DEEP)))
+    return Task(task.classes, task.domains, 4, deep)
 
 
 def test_the_coupling_by_hand(deep_task):
@@ -133,7 +118,7 @@ def test_the_coupling_by_hand(deep_task):
 def test_a_prediction_is_the_cosine_of_both_towers(deep_task):
     """Oracle: torch's linear layers for the coupling, the towers one by one, then the cosine."""
     method = maple(deep_task)
-    data, state = draw_for_maple(method), method.init_server(rng(1))
+    data, state = draw_examples(method, 5, 6), method.init_server(rng(1))
     logits = method.predict(ClientView(state), data.arrays, deep_task.classes)
     layers = [torch.nn.Linear(32, 64) for _ in range(3)]
     with torch.no_grad():
@@ -177,15 +162,6 @@ def test_the_paper_s_depth_of_nine_or_the_shallower_tower(deep_task, task, tmp_p
     assert maple(Task(task.classes, (), 4, large)).depth == 9
 
 
-def tpg(task, **options):
-    return fedtpg.build(Config(**options), task)
-
-
-def drawn(width: int = 8, features: int = 6, tokens: int = 3) -> dict[str, torch.Tensor]:
-    shapes = shapes_of(Config(context_tokens=tokens), width, features)
-    return {n: torch.tensor(rng(i).normal(size=s)) for i, (n, s) in enumerate(shapes.items())}
-
-
 def test_the_published_size():
     """Width and features of 512, four tokens: 4,206,080 numbers."""
     assert sum(map(math.prod, shapes_of(Config(), 512, 512).values())) == 4_206_080
@@ -193,7 +169,9 @@ def test_the_published_size():
 
 def test_the_attention_is_torchs():
     """Oracle: torch's multi-head attention, then the layers as they are written down."""
-    net, names = drawn(), torch.tensor(rng(50).normal(size=(5, 6)))
+    shapes = shapes_of(Config(context_tokens=3), 8, 6)
+    net = {n: torch.tensor(rng(i).normal(size=s)) for i, (n, s) in enumerate(shapes.items())}
+    names = torch.tensor(rng(50).normal(size=(5, 6)))
     oracle = nn.MultiheadAttention(8, 4, kdim=6, vdim=6, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
         for name in ("query", "key", "value"):
@@ -222,20 +200,14 @@ def test_layer_norm_by_hand():
     np.testing.assert_allclose(got, [[-1.5, 2.5]], atol=1e-4)
 
 
-def held(labels) -> Examples:
-    features = rng(5).normal(size=(len(labels), 128)).astype(np.float32)
-    features /= np.linalg.norm(features, axis=1, keepdims=True)
-    return Examples({"features": features, "labels": np.array(labels)})
-
-
 @pytest.mark.parametrize(("names", "count"), [("own", 2), ("all", 4)])
-def test_whose_names(task, names, count):
+def test_whose_names(task, examples, names, count):
     """Labels 1 and 3 alone: a softmax over two classes, or over the four of the task."""
-    method, data = tpg(task, names=names), held([1, 3, 3])
-    recorder = RecordingTrainer()
-    method.client_update(ClientView(method.init_server(rng(1))), data, recorder, rng())
-    net = {name: torch.tensor(value) for name, value in recorder.parameters.items()}
-    batch = {name: torch.tensor(value) for name, value in data.arrays.items()}
+    method, recorder = fedtpg.build(Config(names=names), task), RecordingTrainer()
+    arrays = {"features": examples.arrays["features"][:3], "labels": np.array([1, 3, 3])}
+    view = ClientView(method.init_server(rng(1)))
+    method.client_update(view, Examples(arrays), recorder, rng())
+    net, batch = tensors(recorder.parameters), tensors(arrays)
     encoded = recorder.objective.encode(net)
     assert encoded["text"].shape == (count, 128)
     losses = recorder.objective.losses(net, encoded, batch)

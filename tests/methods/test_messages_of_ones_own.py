@@ -12,7 +12,6 @@ from torch.nn import functional
 from methods import (
     Aggregate,
     ClientView,
-    Examples,
     MethodError,
     fedmaple,
     pfedpg,
@@ -29,18 +28,6 @@ WIDTH = 32
 
 def pg(task, **options):
     return pfedpg.build(pfedpg.Config(**{"context_tokens": 3, **options}), task)
-
-
-def images(method, count: int = 8):
-    side = method.backbone.image_size
-    return rng(5).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
-
-
-def draw(method, count: int = 8) -> Examples:
-    """Images at random, as `prepare` leaves them, and labels."""
-    pixels = images(method, count)
-    labels = rng(6).integers(0, len(method.classes), count)
-    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
 
 
 def aggregate_of(individual) -> Aggregate:
@@ -130,27 +117,23 @@ def test_descriptors_start_from_names_and_are_kept(task):
 def test_prompts_stand_beside_the_patches(task):
     """Oracle: the image tower of FedMaPLe with one layer of prompts, whose features are unit."""
     method = pg(task)
-    data, state = draw(method), method.init_server(rng(1))
+    side, state = task.backbone.image_size, method.init_server(rng(1))
+    pixels = rng(5).integers(0, 256, (8, side, side, 3), dtype=np.uint8)
+    batch = method.prepare({"pixels": pixels})
     maple = fedmaple.build(fedmaple.Config(depth=1), task)
-    np.testing.assert_array_equal(
-        data.arrays[PATCHES],
-        maple.prepare({"pixels": images(method)})[PATCHES],
-    )
+    np.testing.assert_array_equal(batch[PATCHES], maple.prepare({"pixels": pixels})[PATCHES])
     head = method.init_client(rng(2), rng(3))
     prompts = torch.tensor(20.0 * method.broadcast(state, "a")[PROMPTS])
     view = ClientView({PROMPTS: prompts.numpy()}, personal=head)
-    got = method.predict(view, data.arrays, task.classes)
+    got = method.predict(view, batch, task.classes)
     with torch.no_grad():
-        patches = torch.tensor(data.arrays[PATCHES])
+        patches = torch.tensor(batch[PATCHES])
         unit = maple.image.image_features(patches, prompts[None])
         features = method.image.pooled_features(patches, prompts[None])
     np.testing.assert_allclose(functional.normalize(features, dim=-1), unit, atol=1e-6)
     expected = features.numpy() @ head["head.weight"].T + head["head.bias"]
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    np.testing.assert_array_equal(method.predict(view, data.arrays, task.classes[1:3]), got[:, 1:3])
-
-
-NAMES = ("ada", "ben", "cyd")
+    np.testing.assert_array_equal(method.predict(view, batch, task.classes[1:3]), got[:, 1:3])
 
 
 def amp(task, **options):
@@ -180,7 +163,7 @@ def test_each_client_is_sent_its_own_message(task):
     state = {CONTEXT: np.zeros((4, 32), np.float32)}
     near, far = np.full((4, 32), 0.01, np.float32), np.full((4, 32), 3.0, np.float32)
     after = method.server_update(state, shown(ada=near, ben=2 * near, cyd=far), (), rng())
-    sent = {name: method.broadcast(after, name)[CONTEXT] for name in NAMES}
+    sent = {name: method.broadcast(after, name)[CONTEXT] for name in ("ada", "ben", "cyd")}
     # ||w_ada - w_ben||^2 = 128 x 0.01^2 = 0.0128: weight 0.1 exp(-0.0128) = 0.0987282.
     np.testing.assert_allclose(sent["ada"], 0.01 + 0.0987282 * 0.01, rtol=1e-5)
     np.testing.assert_allclose(sent["ben"], 0.02 - 0.0987282 * 0.01, rtol=1e-5)
@@ -201,15 +184,13 @@ def test_updates_are_differences_to_each_clients_own_message(task):
     np.testing.assert_array_equal(method.broadcast(after, "ben")[CONTEXT], 5 * one)
 
 
-def rounds_alone(method, examples, count=3):
+def rounds_alone(method, examples):
     """One client's own rounds; returns its last state, as the server keeps it."""
     state, personal, batches = method.init_server(rng(1)), {}, rng(3)
-    for _ in range(count):
-        result = method.client_update(
-            ClientView(method.broadcast(state, "ada"), (), personal), examples, trainer(), batches
-        )
-        seen = {"ada": result.update}
-        aggregate = Aggregate(result.update, 10.0, 1, 1, seen)
+    for _ in range(3):
+        view = ClientView(method.broadcast(state, "ada"), (), personal)
+        result = method.client_update(view, examples, trainer(), batches)
+        aggregate = Aggregate(result.update, 10.0, 1, 1, {"ada": result.update})
         state, personal = method.server_update(state, aggregate, (), rng()), result.personal
     return method.broadcast(state, "ada")[CONTEXT]
 

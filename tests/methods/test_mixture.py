@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from methods import ClientView, Task, fed_syn_moe, fedavg
+from methods import Arrays, ClientView, Task, fed_syn_moe, fedavg
 from methods.fed_syn_moe import LOCAL
 from methods.networks.mixture import (
     Gate,
@@ -21,7 +22,7 @@ from methods.networks.mixture import (
     shares,
 )
 from platform.contract.examples import draw_batch, draw_examples
-from tests.methods._training import RecordingTrainer, rng, tensors
+from tests.methods._training import RecordingTrainer, newcomer, rng, tensors
 
 TORCHS = {
     "relu": nn.ReLU,
@@ -34,8 +35,8 @@ TORCHS = {
 }
 
 
-def weights_of(start: str, inputs: int = 300, experts: int = 40) -> list[np.ndarray]:
-    arrays = Gate(inputs, experts, GateConfig(initialisation=start)).start(rng(3))
+def weights_of(start: str) -> list[np.ndarray]:
+    arrays = Gate(300, 40, GateConfig(initialisation=start)).start(rng(3))
     return [a for name, a in arrays.items() if name.endswith(".weight")]
 
 
@@ -46,24 +47,24 @@ def test_a_gate_of_512_features_and_20_experts_has_134164_parameters():
     assert sum(a.size for a in Gate(512, 20, GateConfig()).start(rng(3)).values()) == 134_164
 
 
+@torch.no_grad()
+def by_torch(arrays: Arrays, rows: torch.Tensor, between: Sequence[nn.Module]) -> torch.Tensor:
+    """Scores by torch's own layers, with these activations between them."""
+    for number, activation in enumerate((*between, nn.Identity()), start=1):
+        weight, bias = (torch.from_numpy(arrays[f"moe.{number}.{k}"]) for k in ("weight", "bias"))
+        rows = activation(nn.functional.linear(rows, weight, bias))
+    return rows
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3, 4])
 @pytest.mark.parametrize("activation", TORCHS)
 def test_scores_are_those_of_torchs_own_layers(activation, layers):
     options = {"activation": activation, "initialisation": "normal"}
     gate = Gate(9, 5, GateConfig(gate_layers=layers, **options))
     arrays = gate.start(rng(3))
-    modules: list[nn.Module] = []
-    for number in range(1, layers + 1):
-        weight = arrays[f"moe.{number}.weight"]
-        linear = nn.Linear(weight.shape[1], weight.shape[0])
-        linear.load_state_dict(
-            {k: torch.from_numpy(arrays[f"moe.{number}.{k}"]) for k in ("weight", "bias")}
-        )
-        modules += [linear, TORCHS[activation]()]
     rows = torch.from_numpy(3 * rng(1).normal(size=(6, 9)).astype(np.float32))
-    with torch.no_grad():
-        expected = nn.Sequential(*modules[:-1])(rows)
-        got = gate.scores(tensors(arrays), rows)
+    expected = by_torch(arrays, rows, [TORCHS[activation]()] * (layers - 1))
+    got = gate.scores(tensors(arrays), rows)
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -137,12 +138,7 @@ def test_published_relu_is_behind_the_first_layer_alone():
     gate = Gate(9, 5, GateConfig(first_relu=True))
     arrays = gate.start(rng(3))
     rows = torch.from_numpy(3 * rng(1).normal(size=(6, 9)).astype(np.float32))
-    hidden = rows
-    for number, activation in ((1, nn.ReLU()), (2, nn.LeakyReLU()), (3, nn.LeakyReLU())):
-        weight, bias = (torch.from_numpy(arrays[f"moe.{number}.{k}"]) for k in ("weight", "bias"))
-        hidden = activation(hidden @ weight.T + bias)
-    weight, bias = (torch.from_numpy(arrays[f"moe.4.{k}"]) for k in ("weight", "bias"))
-    expected = hidden @ weight.T + bias
+    expected = by_torch(arrays, rows, (nn.ReLU(), nn.LeakyReLU(), nn.LeakyReLU()))
     torch.testing.assert_close(gate.scores(tensors(arrays), rows), expected, rtol=1e-4, atol=1e-5)
     plain = Gate(9, 5, GateConfig()).scores(tensors(arrays), rows)
     assert (plain - expected).abs().max() > 1e-3
@@ -255,33 +251,34 @@ def syn(**options):
     return fed_syn_moe.build(fed_syn_moe.Config(**{**SMALL, **options}), TASK)
 
 
-def first(method) -> ClientView:
-    return ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(4)))
-
-
-def saying(view: ClientView, local: float, shared: float, layers: int = 4) -> ClientView:
+def saying(view: ClientView, local: float, shared: float) -> ClientView:
     """The view with a gate of these scores for every example."""
     gate = {n: np.zeros_like(v) for n, v in view.personal.items() if n.startswith("moe.")}
-    gate[f"moe.{layers}.bias"] = np.array([local, shared], np.float32)
+    gate["moe.4.bias"] = np.array([local, shared], np.float32)
     return dataclasses.replace(view, personal={**view.personal, **gate})
 
 
-def alone(view: ClientView, batch, *, local: bool) -> np.ndarray:
-    """Logits of one of the two networks, as FedAvg's own."""
-    arrays = dict(view.broadcast)
-    if local:
-        arrays = {n.removeprefix(LOCAL): v for n, v in view.personal.items() if LOCAL in n}
+def quarters(view: ClientView, batch, head: Arrays | None = None) -> np.ndarray:
+    """Three of the local network's logits and one of the shared one's, both as FedAvg's own.
+
+    With a head: of their extractors below it.
+    """
     plain = fedavg.build(fedavg.Config(**SMALL), TASK)
-    return plain.predict(ClientView(arrays), batch, CLASSES)
+    local = {n.removeprefix(LOCAL): v for n, v in view.personal.items() if LOCAL in n}
+    one, other = (
+        plain.predict(ClientView({**network, **(head or {})}), batch, CLASSES)
+        for network in (local, view.broadcast)
+    )
+    return 0.75 * one + 0.25 * other
 
 
 def test_fed_syn_moes_mixture_by_hand():
     """Scores log 3 and 0: three quarters of the local logits, a quarter of the shared ones."""
     method = syn()
-    view, batch = first(method), draw_batch(method, 4)
+    view, batch = newcomer(method), draw_batch(method, 4)
     view = saying(view, np.log(3.0), 0.0)
-    expected = 0.75 * alone(view, batch, local=True) + 0.25 * alone(view, batch, local=False)
-    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    logits = method.predict(view, batch, CLASSES)
+    np.testing.assert_allclose(logits, quarters(view, batch), atol=1e-5)
     np.testing.assert_allclose(
         method.expert_weights(view, batch, CLASSES), [[0.75, 0.25]] * 5, atol=1e-6
     )
@@ -290,7 +287,7 @@ def test_fed_syn_moes_mixture_by_hand():
 def test_everything_is_trained_in_one_fit():
     """So one clipping bound and one charge hold for both networks and the gate."""
     method = syn(gate_rate=0.3)
-    view, noted = first(method), RecordingTrainer()
+    view, noted = newcomer(method), RecordingTrainer()
     method.client_update(view, draw_examples(method, 0), noted, rng(3))
     assert noted.fits == 1
     networks, gate = noted.groups
@@ -300,23 +297,14 @@ def test_everything_is_trained_in_one_fit():
     assert syn().units == {"client", "record"}
 
 
-def extracted(view: ClientView, batch, *, local: bool) -> np.ndarray:
-    """Logits of one of the two extractors below the personal head, as FedAvg's own."""
-    prefix, arrays = (LOCAL, view.personal) if local else ("", view.broadcast)
-    network = {n.removeprefix(prefix): v for n, v in arrays.items() if f"{prefix}extractor." in n}
-    head = {n: v for n, v in view.personal.items() if n.startswith("head.")}
-    plain = fedavg.build(fedavg.Config(**SMALL), TASK)
-    return plain.predict(ClientView({**network, **head}), batch, CLASSES)
-
-
 def test_published_the_mixture_is_of_features_before_one_head():
     """Scores log 3 and 0 again: a linear head of a mixture is the mixture of its outputs."""
     method = syn(wiring="published")
-    view, batch = first(method), draw_batch(method, 4)
+    view, batch = newcomer(method), draw_batch(method, 4)
     view = saying(view, np.log(3.0), 0.0)
-    expected = 0.75 * extracted(view, batch, local=True)
-    expected += 0.25 * extracted(view, batch, local=False)
-    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    head = {n: v for n, v in view.personal.items() if n.startswith("head.")}
+    logits = method.predict(view, batch, CLASSES)
+    np.testing.assert_allclose(logits, quarters(view, batch, head), atol=1e-5)
     # Not those of whole networks: the head's bias counts once, whatever the weights add up to.
     weights = method.expert_weights(view, batch, CLASSES)
     np.testing.assert_allclose(weights, [[0.75, 0.25]] * 5, atol=1e-6)

@@ -15,8 +15,6 @@ from methods.pfedprompt import attend
 from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._training import rng, trainer
 
-LOG3 = math.log(3.0)
-
 
 def otp(task: Task, **options):
     return fedotp.build(fedotp.Config(**{"context_tokens": 4, **options}), task)
@@ -27,19 +25,11 @@ def plans(similarity, **options) -> np.ndarray:
     return transport_plans(torch.as_tensor(similarity), **chosen).numpy()
 
 
-def draw_similarity(shape, seed: int = 2, spread: float = 0.1) -> np.ndarray:
-    return rng(seed).normal(0, spread, shape)
-
-
 @pytest.fixture
 def patched() -> Examples:
     patches = rng(5).normal(size=(10, 6, 128)).astype(np.float32)
     patches /= np.linalg.norm(patches, axis=-1, keepdims=True)
     return Examples({PATCHES: patches, "labels": rng(6).integers(0, 4, 10)})
-
-
-def draw_prompts(count: int, seed: int = 8, spread: float = 1.0) -> np.ndarray:
-    return rng(seed).normal(0, spread, (count, 4, 32)).astype(np.float32)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +44,7 @@ def draw_prompts(count: int, seed: int = 8, spread: float = 1.0) -> np.ndarray:
     ],
 )
 def test_one_target_by_hand(mass, expected):
-    similarity = np.array([[0.1 * LOG3, 0.0]])
+    similarity = np.array([[0.1 * math.log(3.0), 0.0]])
     np.testing.assert_allclose(plans(similarity, mass=mass), [expected], atol=1e-6)
 
 
@@ -67,7 +57,7 @@ def test_partial_transport_is_pots(mass, entropy, targets, sources):
 
     because they add up to the mass that it is asked to move.
     """
-    similarity = draw_similarity((targets, sources, 4))
+    similarity = rng(2).normal(0, 0.1, (targets, sources, 4))
     got = plans(similarity, mass=mass, entropy=entropy, iterations=3000)
     for problem in range(4):
         expected = ot.partial.entropic_partial_wasserstein(
@@ -90,7 +80,7 @@ def test_a_plan_is_a_constant():
 @pytest.mark.parametrize("mass", [0.5, 0.8])
 def test_prediction_against_one_transport_after_the_other(task, patched, mass):
     """Oracle: POT, for each image and class by itself."""
-    prompts = draw_prompts(2)
+    prompts = rng(8).normal(0, 1.0, (2, 4, 32)).astype(np.float32)
     method = otp(task, mass=mass, entropy=0.1)
     state, own = {CONTEXT: prompts[0]}, {OWN: prompts[1:]}
     got = method.predict(ClientView(state, personal=own), patched.arrays, task.classes)
@@ -124,12 +114,6 @@ def pprompt(task: Task, **options):
     return pfedprompt.build(pfedprompt.Config(**{"context_tokens": 4, **options}), task)
 
 
-@pytest.fixture
-def batch() -> dict[str, np.ndarray]:
-    features = rng(9).normal(size=(5, 128)).astype(np.float32)
-    return {"features": features / np.linalg.norm(features, axis=1, keepdims=True)}
-
-
 def personalise(method, examples: Examples):
     state = method.init_server(rng(1))
     return state, method.personalise(ClientView(state), examples, trainer(), rng())
@@ -144,8 +128,10 @@ def test_attention_by_hand():
 
 @pytest.mark.parametrize("recall", ["features", "labels"])
 @pytest.mark.parametrize("classes", [("circle", "ring", "red square", "star"), OTHERS])
-def test_prediction_against_numpy(task, examples, batch, recall, classes):
+def test_prediction_against_numpy(task, examples, recall, classes):
     """Image by image and memory by memory; a class that is not remembered gets no vote."""
+    features = rng(9).normal(size=(5, 128)).astype(np.float32)
+    batch = {"features": features / np.linalg.norm(features, axis=1, keepdims=True)}
     method = pprompt(task, blend=0.3, sharpness=20.0, recall=recall)
     state, personal = personalise(method, examples)
     got = method.predict(ClientView(state, personal=personal), batch, classes)

@@ -6,28 +6,11 @@ import numpy as np
 import pytest
 
 from methods import Aggregate, ClientView, MethodError, fedavg, fedbabu, fedper, fedrep, lg_fedavg
-from methods.fedavg import FedAvg
-from methods.fedbabu import FedBabu
-from methods.fedper import FedPer
-from methods.fedrep import FedRep
-from methods.lg_fedavg import LgFedAvg
 from tests.methods._tiny_networks import arrays, counting, one_example, some_examples, tiny
-from tests.methods._training import rng, trainer
+from tests.methods._training import newcomer, rng, trainer
 
 HEAD = ("head.weight", "head.bias")
 BODY = ("extractor.fc.weight", "extractor.fc.bias")
-
-
-def fedrep_of(**options) -> FedRep:
-    return tiny(FedRep, fedrep, 3, 4, **options)
-
-
-def fedper_of() -> FedPer:
-    return tiny(FedPer, fedper, 3, 4)
-
-
-def begin_fedper(seed: int = 1):
-    return fedper_of().init_server(rng(seed)), fedper_of().init_client(rng(seed), rng())
 
 
 def test_a_round_of_fedrep_by_hand():
@@ -36,7 +19,7 @@ def test_a_round_of_fedrep_by_hand():
     The logits are (1, -1) then, so label 0 has probability s = 1 / (1 + e^-2), and the gradient
     for the feature is (s - 1) 1/2 - (1 - s) 1/2 = s - 1 = -0.119203.
     """
-    method = tiny(FedRep, fedrep)
+    method = tiny(fedrep.FedRep, fedrep)
     body = arrays(fc_weight=[[1]], fc_bias=[0])
     head = arrays(weight=[[0], [0]], bias=[0, 0])
     learner = trainer(steps=2, batch_size=1, learning_rate=1.0)
@@ -59,10 +42,8 @@ def test_a_round_of_fedrep_by_hand():
 )
 def test_fedreps_steps_are_shared_out(share, plan, on_head, on_body):
     """Head first; both together take the configured amount, and each at least one."""
-    body, head = begin_fedper()
-    learner = counting(**plan)
-    view = ClientView(body, personal=head)
-    fedrep_of(head_share=share).client_update(view, some_examples(10, 3), learner, rng())
+    learner, method = counting(**plan), tiny(fedrep.FedRep, fedrep, 3, 4, head_share=share)
+    method.client_update(newcomer(method), some_examples(10, 3), learner, rng())
     (first, before), (second, after) = learner.fits
     assert (set(first), before) == (set(HEAD), on_head)
     assert (set(second), after) == (set(BODY), on_body)
@@ -71,24 +52,16 @@ def test_fedreps_steps_are_shared_out(share, plan, on_head, on_body):
 CHOICES = {"head": HEAD, "body": BODY, "all": (*BODY, *HEAD)}
 
 
-def babu(**options) -> FedBabu:
-    return tiny(FedBabu, fedbabu, 3, 4, **options)
+def babu(**options) -> fedbabu.FedBabu:
+    return tiny(fedbabu.FedBabu, fedbabu, 3, 4, **options)
 
 
-def fedavg_of() -> FedAvg:
-    return tiny(FedAvg, fedavg, 3, 4)
-
-
-def begin(seed: int = 1):
-    return babu().init_server(rng(seed)), babu().init_client(rng(seed), rng())
-
-
-def whole_batch(steps: int):
-    return trainer(steps=steps, batch_size=100, learning_rate=0.5)
+def fedavg_of() -> fedavg.FedAvg:
+    return tiny(fedavg.FedAvg, fedavg, 3, 4)
 
 
 def test_the_head_is_drawn_once_for_all_and_never_moves_in_rounds():
-    body, head = begin()
+    body, head = babu().init_server(rng(1)), babu().init_client(rng(1), rng())
     other = babu().init_client(rng(1), rng(99))
     assert set(head) == set(HEAD)
     assert all(np.array_equal(head[name], other[name]) for name in HEAD)
@@ -111,7 +84,7 @@ def test_a_round_and_fine_tuning_of_fedbabu_by_hand():
     The body's gradient is 2 (s - 1) = -0.238406. Fine-tuning starts from the last broadcast, and
     the head's gradient there is (s - 1) (1, -1) = (-0.119203, 0.119203).
     """
-    method = tiny(FedBabu, fedbabu, fine_tuning_rounds=1)
+    method = tiny(fedbabu.FedBabu, fedbabu, fine_tuning_rounds=1)
     body = arrays(fc_weight=[[1]], fc_bias=[0])
     head = arrays(weight=[[1], [-1]], bias=[0, 0])
     view = ClientView(body, personal=head)
@@ -127,13 +100,13 @@ def test_a_round_and_fine_tuning_of_fedbabu_by_hand():
 @pytest.mark.parametrize("choice", CHOICES)
 def test_what_is_fine_tuned_and_what_is_held(choice):
     """Those layers move as in FedAvg's step, the others stay; a changed body is the client's."""
-    data, (body, head) = some_examples(10, 3), begin()
-    method = babu(fine_tune=choice, fine_tuning_rounds=1)
-    view = ClientView(body, personal=head)
-    after = method.personalise(view, data, whole_batch(1), rng(2))
+    data, method = some_examples(10, 3), babu(fine_tune=choice, fine_tuning_rounds=1)
+    view, learner = newcomer(method), trainer(steps=1, batch_size=100)
+    body, head = view.broadcast, view.personal
+    after = method.personalise(view, data, learner, rng(2))
     assert set(after) == {*HEAD, *CHOICES[choice]}
     model = {**body, **head}
-    step = fedavg_of().client_update(ClientView(model), data, whole_batch(1), rng(2)).update
+    step = fedavg_of().client_update(ClientView(model), data, learner, rng(2)).update
     expected = {name: model[name] + step[name] * (name in CHOICES[choice]) for name in model}
     for name, value in after.items():
         np.testing.assert_allclose(value, expected[name], atol=1e-6)
@@ -143,7 +116,10 @@ def test_what_is_fine_tuned_and_what_is_held(choice):
     np.testing.assert_allclose(got, whole, atol=1e-5)
 
 
-PARTS = ((tiny(LgFedAvg, lg_fedavg, 3, 4), HEAD), (fedper_of(), BODY))
+PARTS = (
+    (tiny(lg_fedavg.LgFedAvg, lg_fedavg, 3, 4), HEAD),
+    (tiny(fedper.FedPer, fedper, 3, 4), BODY),
+)
 
 
 @pytest.mark.parametrize(("method", "sent"), PARTS, ids=["lg_fedavg", "fedper"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from methods import Arrays, ClientView, MethodError, Registry, Task, fedbabu, fe
 from methods.networks.mixture import Gate
 from methods.pm_moe import OWN, PMMoE
 from platform.config import MethodConfig, parse_config
-from platform.contract.examples import draw_batch, draw_examples, frozen
+from platform.contract.examples import draw_batch, draw_examples, draw_experts, frozen
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method, validate_options
 from platform.parties.totality import train_privately
@@ -48,25 +48,18 @@ def trained(method: PMMoE, seed: int = 0, rounds: int = 2) -> ClientView:
     return ClientView(sent, (), personal)
 
 
-def drawn_experts(method: PMMoE, count: int, seed: int = 5) -> list[Arrays]:
-    draw = rng(seed)
-    return [
-        {n: draw.normal(0, 0.5, s.shape).astype(np.float32) for n, s in policy.spec.items()}
-        for policy in [method.pool_policy()] * count
-    ]
-
-
-def with_gate(method: PMMoE, view: ClientView, count: int, bias: Mapping[int, float], own: int):
-    """The view with a gate that says the same of every example."""
-    gate = Gate(method.base.gated_width, count, method.config).start(rng(9))
+def with_gate(
+    method: PMMoE, view: ClientView, pool: Sequence[Arrays], bias: Mapping[int, float], own: int
+):
+    """The view with these experts and a gate that says the same of every example."""
+    gate = Gate(method.base.gated_width, len(pool), method.config).start(rng(9))
     last = method.config.gate_layers
     gate[f"{PREFIX}{last}.weight"][:] = 0.0
     gate[f"{PREFIX}{last}.bias"][:] = 0.0
     for place, value in bias.items():
         gate[f"{PREFIX}{last}.bias"][place] = value
-    return dataclasses.replace(
-        view, personal={**view.personal, **gate, OWN: np.array(own, np.int64)}
-    )
+    personal = {**view.personal, **gate, OWN: np.array(own, np.int64)}
+    return dataclasses.replace(view, experts=pool, personal=personal)
 
 
 SOME = some_quick(BASES, "fedper", "fedgh", "fedbabu", "dbe")
@@ -76,8 +69,8 @@ SOME = some_quick(BASES, "fedper", "fedgh", "fedbabu", "dbe")
 def test_the_second_phase_trains_the_gate_alone(base):
     method = build(base, gate_rate=0.25, gate_rounds=3)
     plain = trained(method)
-    view = dataclasses.replace(plain, experts=drawn_experts(method, 4), own=1)
-    taken = StepCounter()
+    view = dataclasses.replace(plain, experts=draw_experts(method, 4), own=1)
+    taken = RecordingTrainer()
     personal = method.personalise(view, draw_examples(method, 0), taken, rng(3))
     (group,) = taken.groups
     assert group.learning_rate == 0.25
@@ -88,25 +81,10 @@ def test_the_second_phase_trains_the_gate_alone(base):
     assert personal[OWN] == 1
 
 
-class StepCounter(RecordingTrainer):
-    """Takes note of the number of steps, too."""
-
-    learning_rate = 0.1
-    charged_steps = None
-    steps = None
-
-    def steps_for(self, num_examples):
-        return 7
-
-    def fit(self, *arguments, **options):
-        self.steps = options.get("steps")
-        return super().fit(*arguments, **options)
-
-
 def test_an_own_module_that_the_pool_lacks_is_one_expert_more():
     method = build("fedper")
     plain = trained(method)
-    pool = drawn_experts(method, 3)
+    pool = draw_experts(method, 3)
     view = dataclasses.replace(plain, experts=pool)
     personal = method.personalise(view, draw_examples(method, 0), trainer(), rng(3))
     assert personal[OWN] == 3
@@ -114,7 +92,8 @@ def test_an_own_module_that_the_pool_lacks_is_one_expert_more():
     after = dataclasses.replace(view, personal=personal)
     batch = draw_batch(method, 4)
     assert method.expert_weights(after, batch, CLASSES).shape == (5, 4)
-    named = with_gate(method, view, 4, {3: 1e4}, own=3)
+    named = with_gate(method, view, [*pool, plain.personal], {3: 1e4}, own=3)
+    named = dataclasses.replace(named, experts=pool)
     np.testing.assert_allclose(
         method.predict(named, batch, CLASSES), method.base.predict(plain, batch, CLASSES), atol=1e-5
     )
@@ -192,7 +171,7 @@ def test_a_head_that_is_tuned_at_the_end_is_pooled_after_that():
     assert np.array_equal(result.pool_entry["head.weight"], tuned["head.weight"])
     assert not np.array_equal(tuned["head.weight"], view.personal["head.weight"])
     # With its entry in the pool the module is tuned already; without it, it is tuned now, once.
-    pool = drawn_experts(method, 3)
+    pool = draw_experts(method, 3)
     for own, personal, expected in (
         (1, result.personal, result.personal),
         (None, view.personal, tuned),
@@ -216,10 +195,10 @@ def test_a_client_that_never_trained_pools_the_head_that_it_predicts_with():
 def test_an_expert_of_another_shape_is_refused_by_name():
     method = build("fedgh")
     view = trained(method)
-    wrong = {n: np.zeros((*v.shape, 2), np.float32) for n, v in drawn_experts(method, 1)[0].items()}
+    wrong = {n: np.zeros((*v.shape, 2), np.float32) for n, v in draw_experts(method, 1)[0].items()}
     name = next(iter(method.base.module_layers))
     for expert, found in ((wrong, r"\(.*, 2\)"), ({}, "None")):
-        given = dataclasses.replace(view, experts=[*drawn_experts(method, 2), expert], own=0)
+        given = dataclasses.replace(view, experts=[*draw_experts(method, 2), expert], own=0)
         with pytest.raises(MethodError, match=rf"'{name}' has shape {found}.*valid: \("):
             method.personalise(given, draw_examples(method, 0), trainer(), rng(3))
 
@@ -301,14 +280,13 @@ def test_a_gate_that_names_the_own_module_is_the_base(base, top_k):
     """The noised own entry is not used: the true module never left."""
     method = build(base, top_k=top_k)
     plain, batch = trained(method), draw_batch(method, 4)
-    pool = drawn_experts(method, 4)
-    view = with_gate(method, plain, 4, {2: 1e4}, own=2)
-    view = dataclasses.replace(view, experts=pool)
+    pool = draw_experts(method, 4)
+    view = with_gate(method, plain, pool, {2: 1e4}, own=2)
     expected = method.base.predict(plain, batch, CLASSES)
     np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
     np.testing.assert_allclose(method.expert_weights(view, batch, CLASSES)[:, 2], 1.0)
     # An expert of others is another prediction: the law is not met by an idle mixture.
-    other = dataclasses.replace(with_gate(method, plain, 4, {0: 1e4}, own=2), experts=pool)
+    other = with_gate(method, plain, pool, {0: 1e4}, own=2)
     assert np.abs(method.predict(other, batch, CLASSES) - expected).max() > 1e-3
 
 
@@ -317,9 +295,8 @@ def test_another_clients_module_predicts_as_if_it_were_the_own(base):
     """A gate that names expert k is the base's network with that module put in."""
     method = build(base)
     plain, batch = trained(method), draw_batch(method, 4)
-    pool = drawn_experts(method, 4)
-    view = with_gate(method, plain, 4, {1: 1e4}, own=3)
-    view = dataclasses.replace(view, experts=pool)
+    pool = draw_experts(method, 4)
+    view = with_gate(method, plain, pool, {1: 1e4}, own=3)
     swapped = dataclasses.replace(plain, personal={**plain.personal, **pool[1]})
     np.testing.assert_allclose(
         method.predict(view, batch, CLASSES),
@@ -333,9 +310,8 @@ def test_a_mixture_of_heads_by_hand():
     """Two heads on two features: 0.25 and 0.75 of what each says."""
     method = build("fedper")
     plain, batch = trained(method), draw_batch(method, 4, 6)
-    pool = drawn_experts(method, 2)
-    view = with_gate(method, plain, 2, {1: np.log(3.0)}, own=0)
-    view = dataclasses.replace(view, experts=pool)
+    pool = draw_experts(method, 2)
+    view = with_gate(method, plain, pool, {1: np.log(3.0)}, own=0)
     heads = [{k: plain.personal[k] for k in pool[0]}, pool[1]]
     model = method.base.tensors(method.base.whole_model_of(plain))
     features = method.base.features(model, method.base.tensors(batch)).numpy()
@@ -356,9 +332,8 @@ def test_a_mixture_of_shifts_is_the_shift_by_the_mixed_vector():
     """PP (DBE): the weighted sum of the vectors themselves, added to the features."""
     method = build("dbe")
     plain, batch = trained(method), draw_batch(method, 4, 6)
-    pool = drawn_experts(method, 2)
-    view = with_gate(method, plain, 2, {0: np.log(3.0)}, own=1)
-    view = dataclasses.replace(view, experts=pool)
+    pool = draw_experts(method, 2)
+    view = with_gate(method, plain, pool, {0: np.log(3.0)}, own=1)
     mean = 0.75 * pool[0]["client_mean"] + 0.25 * plain.personal["client_mean"]
     shifted = dataclasses.replace(plain, personal={"client_mean": mean})
     np.testing.assert_allclose(
@@ -377,7 +352,7 @@ def test_dropped_experts_have_no_weight_and_others_share_it():
     against = {k: -2.0 * v for k, v in own.items()}
     alike = {k: 3.0 * v for k, v in own.items()}
     pool = [against, alike, own, alike, against, alike]
-    view = dataclasses.replace(with_gate(method, plain, 6, {}, own=2), experts=pool)
+    view = with_gate(method, plain, pool, {}, own=2)
     weights = method.expert_weights(view, batch, CLASSES)
     np.testing.assert_allclose(weights, [[0, 0.25, 0.25, 0.25, 0, 0.25]] * 6, atol=1e-6)
     mixed = (3 * 3.0 + 1.0) / 4

@@ -25,7 +25,7 @@ from methods.interface.groups import CHOICE, InGroups, in_groups, splits
 from methods.interface.server_optimizers import MEMORY, ServerSGD, WithServerOptimizer
 from methods.interface.subspace import BASIS, COORDINATES, in_subspace, subspace_of
 from methods.prompts.prompt import CONTEXT
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, mean_of, rng, trainer
 
 TOKENS, WIDTH, K = 2, 32, 3
 
@@ -34,22 +34,18 @@ def base(task):
     return promptfl.build(promptfl.Config(context_tokens=TOKENS), task)
 
 
-def grouped(task, method=None, groups: int = K) -> InGroups:
-    return in_groups(method or base(task), groups, task.classes)
+def grouped(task, method=None) -> InGroups:
+    return in_groups(method or base(task), K, task.classes)
 
 
-def spread(state, scale=20.0):
+def spread(state):
     """The same experts, apart enough that losses differ."""
-    return {name: (scale * array).astype(array.dtype) for name, array in state.items()}
+    return {name: (20.0 * array).astype(array.dtype) for name, array in state.items()}
 
 
-def summed(updates, counts, floor=1.0, total=None) -> Aggregate:
+def summed(updates, counts, floor=1.0) -> Aggregate:
     """What the server learns of these updates: their mean, and counts."""
-    names = updates[0]
-    clients = len(updates) if total is None else total
-    mean = {n: (sum(u[n] for u in updates) / clients).astype(np.float32) for n in names}
-    told = Groups(np.asarray(counts, float), floor)
-    return Aggregate(mean, float(clients), clients, clients, groups=told)
+    return replace(mean_of(*updates), groups=Groups(np.asarray(counts, float), floor))
 
 
 def cross_entropies(task, state, examples) -> list[float]:
@@ -132,8 +128,7 @@ def test_the_server_moves_each_expert_by_its_own_groups_mean(task):
 
 def test_a_sum_is_divided_by_its_noised_count_and_never_by_less_than_the_floor(task):
     method, state = grouped(task), grouped(task).init_server(rng(1))
-    block = np.zeros((K, TOKENS, WIDTH), np.float32)
-    block[0], block[1], block[2] = 0.6, 0.6, 0.6
+    block = np.full((K, TOKENS, WIDTH), 0.6, np.float32)
     told = summed([{CONTEXT: block}], [4.8, 2.0, 1.9999], floor=2.0)
     after = method.server_update(state, told, (), rng())
     moved = (after[CONTEXT] - state[CONTEXT])[:, 0, 0]
@@ -319,9 +314,6 @@ def test_what_has_no_place_for_experts_is_refused(task, build, said):
         in_groups(build(task), K, task.classes)
 
 
-FOUR = 4
-
-
 @pytest.mark.parametrize(
     ("counts", "floor", "expected"),
     [
@@ -346,17 +338,16 @@ def test_who_is_split_is_worked_out_by_hand(counts, floor, expected):
     assert list(splits(Groups(np.asarray(counts, float), floor))) == expected
 
 
-def told(counts, sizes, floor=3.0) -> Aggregate:
+def told(counts, sizes, name=CONTEXT, shape=(TOKENS, WIDTH)) -> Aggregate:
     """Blocks whose entries are all alike, as the mean of a hundred clients."""
-    blocks = np.stack([np.full((TOKENS, WIDTH), size, np.float32) for size in sizes])
-    return Aggregate(
-        {CONTEXT: blocks}, 100.0, 100, 100, groups=Groups(np.asarray(counts, float), floor)
-    )
+    blocks = np.stack([np.full(shape, size, np.float32) for size in sizes])
+    groups = Groups(np.asarray(counts, float), 3.0)
+    return Aggregate({name: blocks}, 100.0, 100, 100, groups=groups)
 
 
 def test_the_copy_is_as_far_from_the_crowded_expert_as_that_has_just_moved(task):
-    method = in_groups(base(task), FOUR, task.classes, split=True)
-    kept = in_groups(base(task), FOUR, task.classes)
+    method = in_groups(base(task), 4, task.classes, split=True)
+    kept = in_groups(base(task), 4, task.classes)
     state = method.init_server(rng(1))
     aggregate = told([80, 0, 20, 0], [0.4, 9.0, 0.1, 9.0])
     after = method.server_update(state, aggregate, (), rng(2))[CONTEXT]
@@ -373,7 +364,7 @@ def test_the_copy_is_as_far_from_the_crowded_expert_as_that_has_just_moved(task)
 
 
 def test_copies_are_drawn_from_the_servers_own_draws(task):
-    method = in_groups(base(task), FOUR, task.classes, split=True)
+    method = in_groups(base(task), 4, task.classes, split=True)
     state = method.init_server(rng(1))
     aggregate = told([100, 0, 0, 0], [0.4, 0.0, 0.0, 0.0])
     one, again, other = (
@@ -388,9 +379,9 @@ def test_copies_are_drawn_from_the_servers_own_draws(task):
 
 def test_a_memory_is_copied_with_the_expert(task):
     within = WithServerOptimizer(base(task), ServerSGD("sgd", 1.0, momentum=0.5))
-    method = in_groups(within, FOUR, task.classes, split=True)
+    method = in_groups(within, 4, task.classes, split=True)
     first = method.init_server(rng(1))
-    moved = method.server_update(first, told([25] * FOUR, [0.1, 0.2, 0.3, 0.4]), (), rng(2))
+    moved = method.server_update(first, told([25] * 4, [0.1, 0.2, 0.3, 0.4]), (), rng(2))
     after = method.server_update(moved, told([94, 0, 3, 3], [0.47, 0.0, 0.0, 0.0]), (), rng(3))
     memory = f"{MEMORY}{CONTEXT}/momentum"
     # Expert 0: 0.4, then 0.5 + 0.5 x 0.4 = 0.7. Its copy takes a step of its own after that.
@@ -403,18 +394,13 @@ def test_a_memory_is_copied_with_the_expert(task):
 
 
 def test_in_a_subspace_a_copy_moves_within_the_experts_directions(task):
-    rank = 5
-    within = in_subspace(base(task), "text_jacobian", rank, origin="the text tower")
-    method = in_groups(within, FOUR, task.classes, split=True)
+    within = in_subspace(base(task), "text_jacobian", 5, origin="the text tower")
+    method = in_groups(within, 4, task.classes, split=True)
     state = method.init_server(rng(1))
     (name,) = method.shared_spec()
-    blocks = np.zeros((FOUR, rank), np.float32)
-    blocks[0] = 0.01
-    aggregate = Aggregate(
-        {name: blocks}, 100.0, 100, 100, groups=Groups(np.array([100.0, 0, 0, 0]), 3.0)
-    )
+    aggregate = told([100, 0, 0, 0], [0.01, 0, 0, 0], name, (5,))
     after = method.server_update(state, aggregate, (), rng(2))
     apart = (after[CONTEXT][1] - after[CONTEXT][0]).ravel().astype(float)
     basis = after[BASIS][0].astype(float)
-    assert np.linalg.norm(apart) == pytest.approx(0.01 * np.sqrt(rank), rel=1e-4)
+    assert np.linalg.norm(apart) == pytest.approx(0.01 * np.sqrt(5), rel=1e-4)
     np.testing.assert_allclose(basis.T @ (basis @ apart), apart, atol=1e-6)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from methods import (
-    Aggregate,
     ClientView,
     Task,
     coop,
@@ -20,16 +19,11 @@ from methods import (
 from methods.prompt_fedper import PERSONAL
 from methods.prompts.prompt import CONTEXT, PromptObjective, build_encoder
 from tests.methods._double import double_backbone, mean_loss
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, mean_of, rng, trainer
 
 
 def build(module, task, **options):
     return module.build(module.Config(**{"context_tokens": 4, **options}), task)
-
-
-def average(updates) -> Aggregate:
-    values = {CONTEXT: np.mean([update[CONTEXT] for update in updates], axis=0)}
-    return Aggregate(values, float(len(updates)), len(updates), 4)
 
 
 def test_one_step_of_two_halves_is_one_step_of_the_whole(task, examples):
@@ -41,7 +35,7 @@ def test_one_step_of_two_halves_is_one_step_of_the_whole(task, examples):
         part = type(examples)({name: value[rows] for name, value in examples.arrays.items()})
         one = method.client_update(ClientView(state), part, trainer(steps=1), rng())
         halves.append(one.update)
-    together = method.server_update(state, average(halves), (), rng())
+    together = method.server_update(state, mean_of(*halves), (), rng())
     whole = method.client_update(
         ClientView(state), examples, trainer(steps=1, batch_size=10), rng()
     )
@@ -68,18 +62,16 @@ def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
         np.testing.assert_allclose(-step.update[CONTEXT][place], slope, rtol=2e-3, atol=1e-5)
 
 
-def sent(context) -> ClientView:
-    """As a client reads it: each has arrays of its own."""
-    return ClientView({CONTEXT: context.copy()}, is_common=True)
-
-
 def test_another_broadcast_has_features_of_its_own_however_near_it_is(task, examples):
     method = build(promptfl, task)
     context = method.init_server(rng(1))[CONTEXT]
     moved = context.copy()
     moved[0, 0] += np.float32(1e-2)
     batch, classes = examples.arrays, task.classes
-    first, second = (method.predict(sent(c), batch, classes) for c in (context, moved))
+    first, second = (
+        method.predict(ClientView({CONTEXT: sent.copy()}, is_common=True), batch, classes)
+        for sent in (context, moved)
+    )
     assert np.any(first != second)
     # An array that is written to after it was seen is another broadcast too.
     context[...] = moved
@@ -104,27 +96,20 @@ def test_the_length_of_fine_tuning_is_an_option(task, examples, steps, taken):
     assert [report.steps for report in learner.reports] == [taken]
 
 
-def parts(method, seed: int = 1):
-    return method.init_server(rng(seed)), method.init_client(rng(seed + 1), rng(seed + 2))
-
-
 @pytest.mark.parametrize(
     ("tokens", "shared", "base"), [(4, None, 2), (5, None, 3), (1, None, 1), (4, 1, 1), (4, 4, 4)]
 )
 def test_fedpers_split(task, tokens, shared, base):
     method = build(prompt_fedper, task, context_tokens=tokens, shared_tokens=shared)
-    state, personal = parts(method)
+    state, personal = method.init_server(rng(1)), method.init_client(rng(2), rng(3))
     assert method.shared_spec()[CONTEXT].shape == state[CONTEXT].shape == (base, 32)
     assert personal[PERSONAL].shape == (tokens - base, 32)
 
 
 def test_a_split_prompt_predicts_as_the_whole_prompt(task, examples):
     """Base first, personal part next to the class name."""
-    method, plain = (
-        build(prompt_fedper, task),
-        promptfl.build(promptfl.Config(context_tokens=4), task),
-    )
-    state, personal = parts(method)
+    method, plain = build(prompt_fedper, task), build(promptfl, task)
+    state, personal = method.init_server(rng(1)), method.init_client(rng(2), rng(3))
     whole = {CONTEXT: np.concatenate((state[CONTEXT], personal[PERSONAL]))}
     turned = {CONTEXT: np.concatenate((personal[PERSONAL], state[CONTEXT]))}
     got = method.predict(ClientView(state, personal=personal), examples.arrays, ("circle", "moon"))
@@ -135,21 +120,17 @@ def test_a_split_prompt_predicts_as_the_whole_prompt(task, examples):
     assert np.abs(got - other).max() > 1e-4
 
 
-def update(method, start, examples, learner, seed=3):
-    broadcast = {CONTEXT: start}
-    return method.client_update(ClientView(broadcast), examples, learner, rng(seed)).update[CONTEXT]
-
-
-def penalty_of(method, examples, start):
-    recorder = RecordingTrainer()
-    method.client_update(ClientView({CONTEXT: start}), examples, recorder, rng())
-    return recorder.penalty
+def update(method, start, examples, learner):
+    view = ClientView({CONTEXT: start})
+    return method.client_update(view, examples, learner, rng(3)).update[CONTEXT]
 
 
 def test_fedproxs_penalty_by_hand(task, examples):
     """mu = 2 and a difference of 0.5 in each of 4 x 32 places: 2 / 2 x 128 x 0.25 = 32."""
     start = np.full((4, 32), 0.25, np.float32)
-    penalty = penalty_of(build(prompt_fedprox, task, mu=2.0), examples, start)
+    recorder = RecordingTrainer()
+    update(build(prompt_fedprox, task, mu=2.0), start, examples, recorder)
+    penalty = recorder.penalty
     assert float(penalty({CONTEXT: torch.full((4, 32), 0.75)}, {})) == pytest.approx(32.0)
     assert float(penalty({CONTEXT: torch.full((4, 32), 0.25)}, {})) == 0.0
 

@@ -14,7 +14,7 @@ from methods.fedgh import known_prototypes
 from methods.fedrod import balanced
 from methods.networks.class_tables import PRESENCE, PROTOTYPES
 from platform.contract.examples import draw_examples
-from tests.methods._training import RecordingTrainer, rng, tensors, trainer
+from tests.methods._training import RecordingTrainer, mean_of, newcomer, rng, tensors, trainer
 
 CLASSES = ("ant", "bee", "cow")
 TASK = Task(CLASSES, ("one",), 4)
@@ -29,18 +29,6 @@ def gen(**options):
 def examples(method, labels=(0, 1, 1, 1, 2, 2, 0, 1)) -> Examples:
     data = draw_examples(method, 0, len(labels))
     return Examples({**data.arrays, "labels": np.array(labels)})
-
-
-def update_of(state, **changes):
-    """An update of zeros but for what is given."""
-    zero = {n: np.zeros_like(v) for n, v in state.items() if not n.startswith("generator")}
-    return {**zero, **{n: np.array(v, np.float32) for n, v in changes.items()}}
-
-
-def aggregate_of(*updates, individual: bool = True) -> Aggregate:
-    values = {n: np.mean([u[n] for u in updates], axis=0) for n in updates[0]}
-    single = {f"client-{i}": u for i, u in enumerate(updates)} if individual else None
-    return Aggregate(values, 8.0, len(updates), 4, single)
 
 
 def floats(arrays):
@@ -90,11 +78,12 @@ def test_each_head_is_trusted_with_the_classes_that_are_its_own():
     method = gen()
     state = method.init_server(rng(1))
     shares = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    zero = {n: np.zeros_like(v) for n, v in state.items() if not n.startswith("generator")}
     updates = [
-        update_of(state, **{SHARES: own - 1 / 3, "head.bias": [k, 0, 0]})
-        for k, own in enumerate(shares)
+        {**zero, SHARES: own - np.float32(1 / 3), "head.bias": np.array([k, 0, 0], np.float32)}
+        for k, own in enumerate(shares.astype(np.float32))
     ]
-    teachers = method.teachers(state, state, aggregate_of(*updates))
+    teachers = method.teachers(state, state, mean_of(*updates, individual=True))
     np.testing.assert_allclose(teachers.trust, got, atol=1e-6)
     np.testing.assert_allclose(
         teachers.bias, state["head.bias"] + np.array([[0, 0, 0], [1, 0, 0]]), atol=1e-6
@@ -120,7 +109,7 @@ def test_shares_of_labels_are_averaged():
         for labels in ((0, 0, 1, 0), (2, 2, 2, 2))
     ]
     np.testing.assert_allclose(updates[0][SHARES], [0.25, 0.0, -0.25], atol=1e-6)
-    after = method.server_update(state, aggregate_of(*updates, individual=False), (), rng(3))
+    after = method.server_update(state, mean_of(*updates), (), rng(3))
     np.testing.assert_allclose(after[SHARES], [0.375, 0.125, 0.5], atol=1e-6)
 
 
@@ -151,29 +140,13 @@ def test_the_clients_term_by_hand():
     assert float(value) == pytest.approx(3.0 * math.log(8.0 / 5.0), rel=1e-5)
 
 
-ONE_STEP = {"server_batch": None, "server_rate": 0.5}
-
-
 def gh(**options):
     return fedgh.build(fedgh.Config(**{**NETWORK, **options}), TASK)
 
 
 def sent(rows, flags):
     """What a client with these prototypes (C, 4) sends: over the root of four."""
-    return {
-        PROTOTYPES: np.array(rows, np.float32) / 2.0,
-        PRESENCE: np.array(flags, np.float32),
-    }
-
-
-def zero_head():
-    return {"head.weight": np.zeros((3, 4), np.float32), "head.bias": np.zeros(3, np.float32)}
-
-
-def aggregate_prototypes(*clients, individual: bool = True):
-    values = {n: np.mean([c[n] for c in clients], axis=0) for n in (PROTOTYPES, PRESENCE)}
-    single = {f"client-{i}": c for i, c in enumerate(clients)} if individual else None
-    return Aggregate(values, float(len(clients)), len(clients), 4, single)
+    return {PROTOTYPES: np.array(rows, np.float32) / 2.0, PRESENCE: np.array(flags, np.float32)}
 
 
 ONE = sent([[1, 2, 0, 0], [0, 0, 0, 0], [0, 0, 3, 1]], [1, 0, 1])
@@ -184,8 +157,7 @@ def test_a_client_sends_the_means_of_what_its_trained_extractor_makes():
     method = gh()
     labels = np.array([0, 1, 1, 0, 1, 0])
     data = Examples({**draw_examples(method, 0, 6).arrays, "labels": labels})
-    view = ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(3)))
-    result = method.client_update(view, data, trainer(), rng(3))
+    result = method.client_update(newcomer(method), data, trainer(), rng(3))
     words = torch.tensor(data.arrays["words"])
     made = method.extractor.features(tensors(result.personal), words).numpy()
     expected = [made[labels == label].mean(0) / math.sqrt(4) for label in (0, 1)]
@@ -193,12 +165,11 @@ def test_a_client_sends_the_means_of_what_its_trained_extractor_makes():
     assert result.update[PRESENCE].tolist() == [1, 1, 0]
 
 
-def softmax_regression(pairs, batches, rate):
-    """Steps of gradient descent from zero on batches of pairs, by numpy."""
+def softmax_regression(pairs, steps, rate):
+    """Steps of gradient descent from zero on all pairs, by numpy."""
     weight, bias = np.zeros((3, 4)), np.zeros(3)
-    for batch in batches:
-        rows = np.array([pairs[i][0] for i in batch], float)
-        labels = [pairs[i][1] for i in batch]
+    rows, labels = np.array([row for row, _ in pairs], float), [label for _, label in pairs]
+    for _ in range(steps):
         logits = rows @ weight.T + bias
         odds = np.exp(logits) / np.exp(logits).sum(1, keepdims=True) - np.eye(3)[labels]
         weight = weight - rate * odds.T @ rows / len(rows)
@@ -210,9 +181,10 @@ PAIRS = [([1, 2, 0, 0], 0), ([0, 0, 3, 1], 2), ([3, 0, 0, 4], 0), ([2, 2, 2, 2],
 
 
 def test_every_clients_pair_is_one_of_the_batch():
-    method = gh(**ONE_STEP, server_epochs=3)
-    after = method.server_update(zero_head(), aggregate_prototypes(ONE, TWO), (), rng(3))
-    weight, bias = softmax_regression(PAIRS, [range(4)] * 3, 0.5)
+    method = gh(server_batch=None, server_rate=0.5, server_epochs=3)
+    head = {"head.weight": np.zeros((3, 4), np.float32), "head.bias": np.zeros(3, np.float32)}
+    after = method.server_update(head, mean_of(ONE, TWO, individual=True), (), rng(3))
+    weight, bias = softmax_regression(PAIRS, 3, 0.5)
     np.testing.assert_allclose(after["head.weight"], weight, atol=1e-5)
     np.testing.assert_allclose(after["head.bias"], bias, atol=1e-5)
 
@@ -220,7 +192,7 @@ def test_every_clients_pair_is_one_of_the_batch():
 def test_the_aggregate_has_one_mean_for_each_class():
     """Over the clients that have it: class 0 is both clients', the others are one's."""
     method = gh(prototypes="mean")
-    rows, classes = method.pairs(aggregate_prototypes(ONE, TWO, individual=False))
+    rows, classes = method.pairs(mean_of(ONE, TWO))
     assert classes.tolist() == [0, 1, 2]
     np.testing.assert_allclose(rows, [[2, 1, 0, 2], [2, 2, 2, 2], [0, 0, 3, 1]], atol=1e-6)
 
@@ -243,10 +215,6 @@ NARROW = {"network": "fasttext", "buckets": 20, "feature_width": 3}
 
 def rod(**options):
     return fedrod.build(fedrod.Config(**{**NARROW, **options}), TASK_OF_FOUR)
-
-
-def view_of(method) -> ClientView:
-    return ClientView(method.init_server(rng(1)), (), method.init_client(rng(2), rng(4)))
 
 
 def losses(logits, counts, labels):
@@ -275,7 +243,7 @@ def test_a_class_without_examples_drops_out():
 def test_one_step_by_hand():
     """Extractor and generic head descend the balanced loss alone, the personal head the other."""
     method, data = rod(), draw_examples(rod(), 3)
-    view = view_of(method)
+    view = newcomer(method)
     counts = np.bincount(data.arrays["labels"], minlength=4)
     assert len(set(counts.tolist())) > 1, "the two losses would be alike"
     result = method.client_update(view, data, trainer(steps=1, batch_size=8), rng(3))
@@ -303,17 +271,14 @@ def test_one_step_by_hand():
     np.testing.assert_allclose(result.personal["head.bias"], bias, atol=1e-6)
 
 
-def as_fedavg(shared):
-    return {name.replace("generic", "head"): value for name, value in shared.items()}
-
-
 def test_a_personal_head_of_zero_is_the_generic_model():
     method, plain = rod(), fedavg.build(fedavg.Config(**NARROW), TASK_OF_FOUR)
-    view, data = view_of(method), draw_examples(method, 1)
+    view, data = newcomer(method), draw_examples(method, 1)
     batch = {"words": data.arrays["words"]}
     zero = {name: np.zeros_like(value) for name, value in view.personal.items()}
     got = method.predict(ClientView(view.broadcast, (), zero), batch, FOUR)
-    generic = plain.predict(ClientView(as_fedavg(view.broadcast)), batch, FOUR)
+    named = {name.replace("generic", "head"): value for name, value in view.broadcast.items()}
+    generic = plain.predict(ClientView(named), batch, FOUR)
     np.testing.assert_array_equal(got, generic)
     # A head of its own adds its logits.
     own = {**zero, "head.bias": np.array([1.0, 2.0, 3.0, 4.0], np.float32)}

@@ -18,10 +18,7 @@ CASES = {
     "fasttext": (fedavg, {"network": "fasttext", "feature_width": 8, "buckets": 30}),
     "CLIP's tower": (fedavg, {"network": "clip"}),
     "what is added to CLIP's tower": (fedavg, {"network": "clip", "lora_rank": 2}),
-    "two heads": (
-        fedrod,
-        {"network": "fasttext", "buckets": 20, "generic_loss": "cross_entropy"},
-    ),
+    "two heads": (fedrod, {"network": "fasttext", "buckets": 20, "generic_loss": "cross_entropy"}),
     "a prompt for each image": (fedcocoop, {"context_init": None}),
     "prompts in both towers": (fedmaple, {"depth": 1}),
     **{

@@ -14,27 +14,21 @@ from methods.networks.extractors import LONGEST, NetworkConfig, build_extractor,
 from methods.networks.layers import start
 from methods.networks.method import blocks, label_shares
 from platform.contract.examples import draw_examples
-from privacy.training import LocalTrainer, TrainingPlan
-from tests.methods._training import rng, tensors
+from tests.methods._training import rng, tensors, trainer
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)
-
-
-def module_of(size: int, flat: int, classes: int) -> nn.Sequential:
-    """The published CNN, layer by layer: conv 5x5, pool, conv 5x5, pool, linear, head."""
-    return nn.Sequential(
-        *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(flat, 512), nn.ReLU(), nn.Linear(512, classes)),
-    )
 
 
 @pytest.mark.parametrize(("size", "flat"), [(28, 1024), (32, 1600), (64, 10816)])
 def test_the_cnn_is_the_published_one_at_each_size(size: int, flat: int):
     """Flat widths of MNIST, CIFAR and 64x64 as published; logits as torch's own modules give."""
     method = fedavg.build(fedavg.Config(image_size=size), TASK)
-    oracle = module_of(size, flat, 4)
+    oracle = nn.Sequential(
+        *(nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(flat, 512), nn.ReLU(), nn.Linear(512, 4)),
+    )
     names = [f"extractor.{part}" for part in ("conv1", "conv2", "fc")] + ["head"]
     layers = [m for m in oracle if isinstance(m, nn.Conv2d | nn.Linear)]
     arrays = {}
@@ -110,9 +104,8 @@ def test_fedavg_by_hand():
     config = fedavg.Config(network="fasttext", buckets=20, feature_width=2)
     method = fedavg.build(config, TASK)
     state = method.init_server(rng(3))
-    trainer = LocalTrainer(TrainingPlan(local_steps=1, batch_size=8, learning_rate=0.5))
-    data = draw_examples(method, 0)
-    update = method.client_update(ClientView(state), data, trainer, rng(3)).update
+    data, learner = draw_examples(method, 0), trainer(steps=1, batch_size=8)
+    update = method.client_update(ClientView(state), data, learner, rng(3)).update
     leaves = {n: t.requires_grad_() for n, t in tensors(state).items()}
     batch = tensors(data.arrays)
     words = leaves["extractor.embedding"][batch["words"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -28,7 +29,7 @@ from methods.stablefdg import (
     style_of,
 )
 from platform.contract.examples import draw_examples
-from tests.methods._training import RecordingTrainer, rng, trainer
+from tests.methods._training import RecordingTrainer, newcomer, rng, trainer
 
 SMALL = {"network": "cnn", "image_size": 16, "channels": (2, 3), "feature_width": 4}
 PIXELS = {**SMALL, "space": "pixels"}
@@ -38,12 +39,8 @@ def ccst_of(task: Task, **options) -> Ccst:
     return ccst.build(ccst.Config(**options), task)
 
 
-def view_of(method: Ccst, experts: tuple[Arrays, ...] = ()) -> ClientView:
-    return ClientView(method.init_server(rng(2)), experts, method.init_client(rng(), rng(3)))
-
-
-def contributed(method: Ccst, data: Examples) -> Arrays:
-    entry = method.contribute(view_of(method), data, RecordingTrainer(), rng()).pool_entry
+def entry_of(method: Ccst | Elcfs, data: Examples) -> Arrays:
+    entry = method.contribute(newcomer(method), data, RecordingTrainer(), rng()).pool_entry
     assert entry is not None
     return entry
 
@@ -70,7 +67,7 @@ def test_a_style_is_over_all_positions_of_all_images(task: Task):
     method = ccst_of(task, **PIXELS)
     data = draw_examples(method, 1, 70)
     seen = data.arrays["pixels"].astype(np.float64) / 127.5 - 1.0
-    entry = contributed(method, data)
+    entry = entry_of(method, data)
     np.testing.assert_allclose(entry[ccst.MEAN], seen.mean((0, 2, 3)), atol=1e-6)
     np.testing.assert_allclose(deviation_of(entry), seen.std((0, 2, 3)), atol=1e-4)
 
@@ -92,7 +89,7 @@ def test_the_training_set_has_k_times_its_rows(task: Task):
     method = ccst_of(task, **PIXELS, styles=2)
     data, recording = draw_examples(method, 1, 4), RecordingTrainer()
     styles = (style_for_ccst(3, 0.5, 0.1), style_for_ccst(3, -0.5, 0.2))
-    view = view_of(method, styles)
+    view = dataclasses.replace(newcomer(method), experts=styles)
     method.client_update(view, data, recording, rng())
     rows = recording.examples
     assert rows["pixels"].shape[0] == len(rows["labels"]) == 8
@@ -112,11 +109,6 @@ CLIP = {"network": "clip"}
 
 def stable(task: Task, **options) -> StableFDG:
     return stablefdg.build(stablefdg.Config(**options), task)
-
-
-def a_style(width: int, mean: float = 0.2, spread: float = 0.5) -> Arrays:
-    values = {MEAN: mean, MEAN_DEVIATION: 0.0, SPREAD: spread, SPREAD_DEVIATION: 0.0}
-    return {name: np.full(width, value, np.float32) for name, value in values.items()}
 
 
 def test_a_style_by_hand():
@@ -160,9 +152,9 @@ def test_centres_are_means_of_their_own():
 def test_shared_styles_are_own_centres_and_then_others():
     """Five rows: three in centres of the client's own styles, two in the other's."""
     found = torch.from_numpy(rng().normal(2.0, 3.0, (5, 2, 4, 4)))
-    other = a_style(2, mean=-9.0, spread=0.25)
-    same = torch.arange(5)
-    there = shared(found, rows=same, count=5, other=other, rng=rng(3))
+    moments = {MEAN: -9.0, MEAN_DEVIATION: 0.0, SPREAD: 0.25, SPREAD_DEVIATION: 0.0}
+    other = {name: np.full(2, value, np.float32) for name, value in moments.items()}
+    there = shared(found, rows=torch.arange(5), count=5, other=other, rng=rng(3))
     mean, spread = style_of(there)
     np.testing.assert_allclose(mean[3:].flatten(), -9.0, atol=1e-6)
     np.testing.assert_allclose(spread[3:].flatten(), 0.25, atol=1e-5)
@@ -245,21 +237,15 @@ def plain(task: Task, **options) -> fedavg.FedAvg:
     return fedavg.build(fedavg.Config(**{**SMALL, **options}), task)
 
 
-def examples(method, count: int = 6, seed: int = 1) -> Examples:
+def examples(method, count: int = 6) -> Examples:
     side = method.pixel_size or 32
-    pixels = rng(seed).integers(20, 230, (count, side, side, 3), dtype=np.uint8)
-    labels = rng(seed).integers(0, len(method.classes), count)
+    pixels = rng(1).integers(20, 230, (count, side, side, 3), dtype=np.uint8)
+    labels = rng(1).integers(0, len(method.classes), count)
     return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
 
 
 def tensor(*values: object) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64)
-
-
-def entry_of(method: Elcfs, data: Examples) -> Arrays:
-    entry = method.contribute(ClientView({}), data, RecordingTrainer(), rng()).pool_entry
-    assert entry is not None
-    return entry
 
 
 def step(method, data: Examples, experts: tuple[Arrays, ...] = (), **options) -> Arrays:

@@ -33,7 +33,7 @@ from methods.interface.subspace import in_subspace as subspace_of
 from methods.prompts.prompt import CONTEXT, build_encoder
 from privacy.training.per_sample import per_sample_gradients
 from tests.methods._double import double_backbone, to_double
-from tests.methods._training import rng, trainer
+from tests.methods._training import mean_of, rng, trainer
 
 TOKENS, WIDTH = 2, 32
 WHOLE = TOKENS * WIDTH
@@ -53,10 +53,6 @@ def base(task: Task):
 def update_of(method, state, examples, **plan):
     view = ClientView(method.broadcast(state))
     return method.client_update(view, examples, trainer(**{"steps": 3, **plan}), rng(3)).update
-
-
-def mean_of(update) -> Aggregate:
-    return Aggregate(update, 1.0, 1, 1)
 
 
 def test_the_jacobian_agrees_with_central_differences_in_double_precision(task):

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from methods import ClientView, fedavg, swad
-from methods.fedavg import FedAvg
 from methods.swad import Config, Swad, count_segments, held_out
 from tests.methods._tiny_networks import some_examples, tiny
 from tests.methods._training import rng, trainer
@@ -103,11 +102,7 @@ class Told(Swad):
         return self.losses[int(network["head.bias"][0]) - 1]
 
 
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=12),
-    st.integers(1, 4),
-    st.integers(1, 6),
-)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 4), st.integers(1, 6))
 def test_what_is_kept_gives_the_average_of_the_queues(losses, optimum, overfit):
     """After every round, from a sum and the last segments alone."""
     method = tiny(Told, swad, optimum_patience=optimum, overfit_patience=overfit)
@@ -123,7 +118,7 @@ def test_what_is_kept_gives_the_average_of_the_queues(losses, optimum, overfit):
 
 def test_a_segment_is_the_mean_over_its_steps():
     """Of plain training on the same examples by one step, by two and by three."""
-    method, plain = tiny(Swad, swad, 3, 4), tiny(FedAvg, fedavg, 3, 4)
+    method, plain = tiny(Swad, swad, 3, 4), tiny(fedavg.FedAvg, fedavg, 3, 4)
     personal, data = method.init_client(rng(1), rng(2)), some_examples(12, 3)
     start = {name: personal[name] for name in method.personal_layers}
     held = held_out(data.arrays["labels"], 0.2, int(personal[swad.SPLIT]))

@@ -26,7 +26,7 @@ from methods.networks.routing import (
 from methods.prompts.prompt import CONTEXT, as_tensor
 from methods.trip import AVERAGE, EXPERTS, Config, divergence, mixed
 from platform.contract.examples import draw_examples
-from tests.methods._training import rng, trainer
+from tests.methods._training import rng, tensors, trainer
 
 ROUTERS = ("static", "learnable", "image", "random")
 CLASSES = ("circle", "ring", "red square", "star")
@@ -36,10 +36,10 @@ def build(task: Task, **options):
     return trip.build(Config(**{"context_tokens": 4, "experts": 3, **options}), task)
 
 
-def draw_state(method, spread: float = 0.5):
+def draw_state(method):
     draws = rng(8)
     return {
-        name: draws.normal(0, spread, spec.shape).astype(np.float32)
+        name: draws.normal(0, 0.5, spec.shape).astype(np.float32)
         for name, spec in method.shared_spec().items()
     }
 
@@ -155,23 +155,12 @@ def test_lite_is_trip_with_two_experts_of_one_token(task):
     assert np.array_equal(results[0].update[EXPERTS], results[1].update[EXPERTS])
 
 
-KINDS = ("orthogonal", "uniform", "normal", "binary")
-
-
-def draw_images(count=12, tokens=14, width=8, seed=0):
-    rng = np.random.default_rng(seed)
+def draw_images(count, tokens=14, width=8):
+    draws = rng()
     return {
-        "features": rng.normal(size=(count, 5)).astype(np.float32),
-        "tokens": rng.normal(size=(count, tokens, width)).astype(np.float32),
+        "features": draws.normal(size=(count, 5)).astype(np.float32),
+        "tokens": draws.normal(size=(count, tokens, width)).astype(np.float32),
     }
-
-
-def centred(*centroids, sizes):
-    """Clusters of one image with given centroids, and the tokens that make them."""
-    tokens = np.array(centroids, np.float32)[None]
-    count = len(centroids)
-    weights = np.eye(count, dtype=np.float32)[None]
-    return Clusters(np.arange(count)[None], weights, np.array([sizes]), np.ones(1, int)), tokens
 
 
 def test_orthogonal_keys_have_orthonormal_rows():
@@ -181,12 +170,13 @@ def test_orthogonal_keys_have_orthonormal_rows():
 
 def test_shares_by_hand():
     """Clusters of 3 and 1 tokens at (0, 2) and (5, 0), keys along the axes: shares 1/4 and 3/4."""
-    clusters, tokens = centred((0, 2), (5, 0), sizes=(3, 1))
-    shares = assigned_shares(clusters, tokens, np.eye(2, dtype=np.float32))
+    eye, tokens = np.eye(2, dtype=np.float32), np.array([[[0, 2], [5, 0]]], np.float32)
+    clusters = Clusters(np.array([[0, 1]]), eye[None], np.array([[3, 1]]), np.ones(1, int))
+    shares = assigned_shares(clusters, tokens, eye)
     np.testing.assert_allclose(shares, [[0.25, 0.75]])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["orthogonal", "uniform", "normal", "binary"])
 @pytest.mark.parametrize("experts", [1, 2, 3, 4])
 def test_the_matching_by_brute_force(experts, kind):
     """All M! matchings, costs by plain loops."""
@@ -208,18 +198,14 @@ def test_the_matching_by_brute_force(experts, kind):
         np.testing.assert_allclose(shares[i], expected, rtol=1e-6)
 
 
-def tensors(**arrays):
-    return {name: torch.tensor(value) for name, value in arrays.items()}
-
-
 LN3 = float(np.log(3.0))
 
 
 def test_shares_of_tokens_by_hand():
     """Token (ln 3) has logits (ln 3, 0), shares 3/4 and 1/4; token (0) has halves: 5/8, 3/8."""
     learned = LearnedRouter(2, 1, "tokens", 1.0)
-    parameters = tensors(**{WEIGHT: [[1.0], [0.0]], BIAS: [0.0, 0.0]})
-    batch = tensors(tokens=[[[LN3], [0.0]]], features=[[1.0]])
+    parameters = tensors({WEIGHT: [[1.0], [0.0]], BIAS: [0.0, 0.0]})
+    batch = tensors({"tokens": [[[LN3], [0.0]]], "features": [[1.0]]})
     shares = learned.shares(parameters, batch, training=True)
     np.testing.assert_allclose(shares, [[0.625, 0.375]], rtol=1e-6)
 
@@ -227,16 +213,13 @@ def test_shares_of_tokens_by_hand():
 def test_balance_by_hand():
     """Both tokens prefer expert 1 by 3/4 to 1/4: f = (1, 0), P = (3/4, 1/4), 2 x 3/4 = 1.5."""
     learned = LearnedRouter(2, 1, "tokens", 0.1)
-    parameters = tensors(**{WEIGHT: [[1.0], [0.0]], BIAS: [0.0, 0.0]})
-    batch = tensors(tokens=[[[LN3], [LN3]], [[LN3], [-LN3]]], features=[[1.0], [1.0]])
+    parameters = tensors({WEIGHT: [[1.0], [0.0]], BIAS: [0.0, 0.0]})
+    tokens = [[[LN3], [LN3]], [[LN3], [-LN3]]]
+    batch = tensors({"tokens": tokens, "features": [[1.0], [1.0]]})
     # The second image's tokens disagree: f = P = (1/2, 1/2), which is the least, 1.
     np.testing.assert_allclose(learned.balance(parameters, batch), [0.15, 0.1], rtol=1e-6)
     off = LearnedRouter(2, 1, "tokens", 0.0)
     assert off.balance(parameters, batch).tolist() == [0.0, 0.0]
-
-
-def random_shares(images, experts=4, seed=0):
-    return RandomRouter(experts, seed).prepare(images)[ROUTING]
 
 
 def test_random_shares_are_those_of_fair_dice():
@@ -245,7 +228,8 @@ def test_random_shares_are_those_of_fair_dice():
     So over 4,000 images the mean is known to 0.0015 and the variance to 2.5 %; two experts of one
     image go together with covariance -1/16/20.
     """
-    shares = random_shares(draw_images(4000, tokens=20, width=16))
+    images = draw_images(4000, tokens=20, width=16)
+    shares = RandomRouter(4, 0).prepare(images)[ROUTING]
     assert shares.dtype == np.float32
     np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-6)
     np.testing.assert_allclose(shares.mean(axis=0), 1 / 4, atol=0.006)

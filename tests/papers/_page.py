@@ -6,9 +6,10 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from docs.pages.reproduce import page
-from platform.config import Sources
+from platform.config import RunConfig, Sources
 from platform.results.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
 from tests.papers._published import PAPERS
 
@@ -39,13 +40,9 @@ class Command:
         (text,) = self.all("--seed")
         return parse_seeds(text)
 
-    def grid(self) -> Grid:
-        """The grid for the first seed; the others differ in nothing else."""
-        return _grid(self, as_published=False)
-
-    def published_grid(self) -> Grid:
-        """The same with `--reference`."""
-        return _grid(self, as_published=True)
+    def grid(self, *, as_published: bool = False) -> Grid:
+        """The grid for the first seed, `--reference` or not; other seeds differ in nothing."""
+        return _grid(self, as_published=as_published)
 
 
 @cache
@@ -78,6 +75,12 @@ def commands() -> list[Command]:
         assert {name for name, _ in pairs} <= {"--method", "--seed", "--set", "--for", "--output"}
         found.append(Command(tuple(rest[:first]), pairs))
     return found
+
+
+def optimiser(run: RunConfig) -> tuple[Any, ...]:
+    """What a run's steps are made by."""
+    training = run.training
+    return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
 
 
 def tables(text: str = PAGE) -> list[tuple[list[str], list[list[str]]]]:

@@ -16,14 +16,6 @@ CLASSES = {
     "tiny_imagenet": 200,
     "ag_news": 4,
 }
-COLUMNS = {
-    "MNIST": "mnist",
-    "FMNIST": "fashion_mnist",
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-    "TINY": "tiny_imagenet",
-    "AG News": "ag_news",
-}
 NETWORKS: dict[str, dict[str, Any]] = {
     "mnist": {"network": "cnn", "image_size": 28},
     "fashion_mnist": {"network": "cnn", "image_size": 28},
@@ -43,10 +35,7 @@ INPUTS = {
 """Shape of the last layer below the head: in the published code the CNN's has 512 outputs."""
 BASES = ("fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh", "fedbabu", "gpfl", "fedcp", "dbe")
 FEDERATED = ("fedavg", "fedprox", "scaffold", "fedgen", "moon")
-TEXT_OPTIONS = {
-    "gpfl": {"guidance_weight": 1e-4, "decay": 0.0},
-    "dbe": {"mean_weight": 0.05},
-}
+TEXT_OPTIONS = {"gpfl": {"guidance_weight": 1e-4, "decay": 0.0}, "dbe": {"mean_weight": 0.05}}
 """Options of the published scripts for AG News where they have others than for images."""
 BEST = {"ag_news": "lg_fedavg", "fashion_mnist": "fedcp", "cifar100": "fedcp"}
 """The methods whose numbers the first row of Table 3 has."""

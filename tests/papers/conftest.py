@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import open_clip
@@ -44,15 +45,14 @@ DRAWINGS: dict[str, Callable[[Path], Path]] = {
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Draws a data set with all its classes, once; gives `task.root`."""
-    root, done = tmp_path_factory.mktemp("data"), set()
+    root = tmp_path_factory.mktemp("data")
 
+    @cache
     def draw(name: str) -> Path:
-        if name not in done:
-            if name in CLASSES:
-                draw_coop(root, name, train=2, val=1, test=1, size=16)
-            else:
-                DRAWINGS[name](root)
-            done.add(name)
+        if name in CLASSES:
+            draw_coop(root, name, train=2, val=1, test=1, size=16)
+        else:
+            DRAWINGS[name](root)
         return root
 
     return draw
@@ -63,11 +63,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
     """A file of random weights of an architecture, made once."""
     folder = tmp_path_factory.mktemp("weights")
 
+    @cache
     def make(name: str) -> Path:
         path = folder / f"{name}.pt"
-        if not path.exists():
-            torch.manual_seed(0)
-            torch.save(open_clip.create_model(name, pretrained=None).state_dict(), path)
+        torch.manual_seed(0)
+        torch.save(open_clip.create_model(name, pretrained=None).state_dict(), path)
         return path
 
     return make
@@ -76,11 +76,4 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path
 @pytest.fixture(scope="session")
 def backbone(checkpoint: Callable[[str], Path]) -> Callable[[str], Backbone]:
     """The model with these weights, loaded once."""
-    loaded: dict[str, Backbone] = {}
-
-    def load(name: str) -> Backbone:
-        if name not in loaded:
-            loaded[name] = load_backbone(name, str(checkpoint(name)), "cpu")
-        return loaded[name]
-
-    return load
+    return cache(lambda name: load_backbone(name, str(checkpoint(name)), "cpu"))

@@ -9,7 +9,7 @@ import pytest
 
 from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError
-from tests.papers._page import Command, commands
+from tests.papers._page import Command, commands, optimiser
 from tests.trunk._runs import Command as Sotto
 from tests.trunk._runs import command_line
 
@@ -21,16 +21,11 @@ def load(name: str, *overrides: str, method: str | None = None) -> RunConfig:
     return load_config(Path("papers") / name, (*named, *overrides), PUBLISHED)
 
 
-def optimiser(run: RunConfig) -> tuple[Any, ...]:
-    training = run.training
-    return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", commands(), ids=lambda command: command.output)
 def test_every_command_of_the_page_takes_it(command: Command) -> None:
     """Each cell is valid, and has the seed, method and axes of the cell without."""
-    plain, published = command.grid(), command.published_grid()
+    plain, published = command.grid(), command.grid(as_published=True)
     for one, other in zip(plain.cells, published.cells, strict=True):
         assert (one.method, one.seed, one.axes) == (other.method, other.seed, other.axes)
         assert one.identity != other.identity
@@ -121,10 +116,8 @@ def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:
     (tmp_path / "trip").mkdir()
     (tmp_path / "trip" / "table-1.yaml").write_text("methods: {trip: {}}\nevery: {}\n")
     with pytest.raises(ConfigError, match="has 'every'"):
-        load_config(
-            *(Path("papers/trip/table-1-pacs"), ()),
-            Sources(references=tmp_path, as_published=True),
-        )
+        sources = Sources(references=tmp_path, as_published=True)
+        load_config(Path("papers/trip/table-1-pacs"), (), sources)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from platform.data.catalogue import dataset_info
 from tests.papers import _pm_moe
-from tests.papers._page import Command, commands, tables
+from tests.papers._page import Command, commands, optimiser, tables
 from tests.papers._published import TABLES
 
 COMMANDS = commands()
@@ -72,16 +72,11 @@ SLOW_TABLES = [pytest.param(table, marks=pytest.mark.slow) for table in (2, 3, 4
 def test_trips_baselines_train_as_their_code_does(table: int):
     (command,) = [c for c in COMMANDS if c.output == f"sweeps/trip-table-{table}"]
     runs = {cell.method: cell.run for cell in command.grid().cells}
-
-    def optimiser(name: str) -> tuple[object, ...]:
-        training = runs[name].training
-        return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
-
-    assert optimiser("promptfl") == ("sgd", 0.002, 0.9, 5e-4)
-    assert optimiser("fedotp") == ("sgd", 0.001, 0.9, 5e-4)
-    assert optimiser("fedapt") == ("sgd", 0.01, 0.9, 1e-5)
-    assert optimiser("fedclip") == ("adam", 5e-5, 0.0, 0.2)
-    assert optimiser("trip") == optimiser("trip_lite") == ("adamw", 4e-4, 0.0, 0.01)
+    assert optimiser(runs["promptfl"]) == ("sgd", 0.002, 0.9, 5e-4)
+    assert optimiser(runs["fedotp"]) == ("sgd", 0.001, 0.9, 5e-4)
+    assert optimiser(runs["fedapt"]) == ("sgd", 0.01, 0.9, 1e-5)
+    assert optimiser(runs["fedclip"]) == ("adam", 5e-5, 0.0, 0.2)
+    assert optimiser(runs["trip"]) == optimiser(runs["trip_lite"]) == ("adamw", 4e-4, 0.0, 0.01)
     assert (runs["fedclip"].training.betas, runs["fedclip"].training.eps) == ((0.9, 0.98), 1e-6)
     for name in ("fedclip", "fedapt"):
         assert runs[name].method.options["weighting"] == "uniform"

@@ -89,13 +89,13 @@ class Machine:
 
 @contextmanager
 def running_machines(
-    names: Sequence[str], folder: Path, shown: Mapping[Path, str], image: Path = IMAGE
+    names: Sequence[str], folder: Path, shown: Mapping[Path, str]
 ) -> Iterator[dict[str, Machine]]:
     """Start machines, of which the others reach the first alone; they read the folders shown."""
     with ExitStack() as stack:
         found = {}
         for name in names:
-            found[name] = stack.enter_context(_running(name, folder / name, shown, image))
+            found[name] = stack.enter_context(_running(name, folder / name, shown))
         _connect(found[names[0]], [found[name] for name in names[1:]])
         for machine in found.values():
             _wait(machine)
@@ -103,7 +103,7 @@ def running_machines(
 
 
 @contextmanager
-def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> Iterator[Machine]:
+def _running(name: str, own: Path, shown: Mapping[Path, str]) -> Iterator[Machine]:
     own.mkdir(parents=True)
     groups = [group / f"machine-{uuid4().hex}" for group in _groups()]
     for group in groups:
@@ -117,7 +117,7 @@ def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> It
     command = ["unshare", *namespaces, "--fork", "--kill-child", "/bin/bash", str(BOOT)]
     with (own / "boot.log").open("wb") as log:
         outer = subprocess.Popen(
-            [*enter, *command, str(image), str(own), name, *places],
+            [*enter, *command, str(IMAGE), str(own), name, *places],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -186,10 +186,7 @@ def _connect(center: Machine, others: Sequence[Machine]) -> None:
     for number, other in enumerate(others):
         ours, theirs = f"10.77.{number}.1", f"10.77.{number}.2"
         cable = ["ip", "link", "add", f"way{number}", "netns", str(center.pid), "type", "veth"]
-        subprocess.run(
-            [*cable, "peer", "name", "way", "netns", str(other.pid)],
-            check=True,
-        )
+        subprocess.run([*cable, "peer", "name", "way", "netns", str(other.pid)], check=True)
         for machine, device, address in ((center, f"way{number}", ours), (other, "way", theirs)):
             machine.network("link", "set", "lo", "up")
             machine.network("address", "add", f"{address}/30", "dev", device)

@@ -33,12 +33,24 @@ class Environment:
         return run(self.python, *arguments, cwd=cwd)
 
 
-def run(python: Path | str, *arguments: str, cwd: Path) -> str:
-    """Runs an interpreter without the caller's PYTHON variables; fails the test if it fails."""
+def call(
+    python: Path | str, *arguments: str, cwd: Path, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """What an interpreter answers without the caller's PYTHON variables, but for those given."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(
-        [str(python), *arguments], cwd=cwd, env=clean, text=True, capture_output=True, timeout=240
+    return subprocess.run(
+        [str(python), *arguments],
+        cwd=cwd,
+        env=clean | more,
+        text=True,
+        capture_output=True,
+        timeout=240,
     )
+
+
+def run(python: Path | str, *arguments: str, cwd: Path) -> str:
+    """What an interpreter that must succeed prints."""
+    done = call(python, *arguments, cwd=cwd)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout.strip()
 

@@ -20,15 +20,7 @@ from platform.cli.client_app import client_app
 from platform.cli.reporting import heading
 from tests.repository._source import PACKAGES, ROOT, python_files
 
-LEFT_OUT = {
-    ".git",
-    ".hypothesis",
-    "build",
-    "dist",
-    "runs",
-    "__pycache__",
-    "htmlcov",
-}
+LEFT_OUT = {".git", ".hypothesis", "build", "dist", "runs", "__pycache__", "htmlcov"}
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
@@ -115,11 +107,6 @@ def decisions_in(text: str) -> list[int]:
     ]
 
 
-def name_of(path: Path) -> str:
-    """The path of a file as a test's name."""
-    return str(path.relative_to(ROOT))
-
-
 def named_paths(text: str) -> Iterator[str]:
     """Yield paths that do not exist and that the text does not ask to write."""
     added = set(ADDED.findall(text))
@@ -143,7 +130,7 @@ def named_modules(text: str) -> Iterator[str]:
 
 def told(found: Callable[[Path], Iterable[object]], paths: Iterable[Path]) -> dict[str, list]:
     """What is found in each of some files, by their names."""
-    each = ((name_of(path), list(found(path))) for path in paths)
+    each = ((str(path.relative_to(ROOT)), list(found(path))) for path in paths)
     return {name: wrong for name, wrong in each if wrong}
 
 
@@ -183,10 +170,8 @@ def test_decisions_have_one_number_each_and_the_list_names_them():
     numbers = {int(name[:4]) for name in names}
     assert len(numbers) == len(names) <= MOST_ADRS
     assert sorted(LINK.findall((ADRS / "README.md").read_text("utf-8"))) == [HISTORY, *names]
-    assert (
-        told(lambda path: set(decisions_in(text_of(path) or "")) - numbers, repository_files())
-        == {}
-    )
+    wrong = told(lambda path: set(decisions_in(text_of(path) or "")) - numbers, repository_files())
+    assert wrong == {}
     for name in names:
         text = (ADRS / name).read_text("utf-8")
         assert text.startswith(f"# {int(name[:4])}. ")
@@ -303,21 +288,13 @@ def from_the_index(text: str) -> list[str]:
     return found + [found[0] for found in EXTRA_BY_NAME.finditer(text)]
 
 
-def project() -> dict[str, dict[str, object]]:
+def project() -> dict[str, Any]:
     """The table `project` of `pyproject.toml`."""
-    found: dict[str, dict[str, object]] = tomllib.loads(
-        (ROOT / "pyproject.toml").read_text("utf-8")
-    )["project"]
-    return found
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def test_no_text_installs_sotto_from_the_index():
-    found = {
-        name_of(path): asked
-        for path in WRITTEN
-        if (asked := from_the_index(text_of(path) or "")) != []
-    }
-    assert found == {}
+    assert told(lambda path: from_the_index(text_of(path) or ""), WRITTEN) == {}
 
 
 def test_every_extra_that_a_text_installs_exists():

@@ -6,15 +6,13 @@ Whole runs, with what Alembic, configurations, the model and its tokens need, ar
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.repository._source import ROOT
-from tests.repository.conftest import Environment, run
+from tests.repository.conftest import Environment, call, run
 
 KINDS = ("wheel_environment", pytest.param("editable_environment", marks=pytest.mark.slow))
 SMALL = (
@@ -28,21 +26,6 @@ SETTINGS = ["--device", "cpu", *(word for setting in SMALL for word in ("--set",
 COORDINATOR = ("-m", "platform.coordinator")
 CLIENT = ("-m", "platform.client")
 TAKEN = ("methods", "privacy", "storage", "configs", "torch", "yaml")
-
-
-def call(
-    python: Path | str, *arguments: str, cwd: Path, **more: str
-) -> subprocess.CompletedProcess[str]:
-    """What an interpreter answers without the caller's PYTHON variables, but for those given."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    return subprocess.run(
-        [str(python), *arguments],
-        cwd=cwd,
-        env=clean | more,
-        text=True,
-        capture_output=True,
-        timeout=240,
-    )
 
 
 def fill(folder: Path, *, files: bool = False) -> Path:

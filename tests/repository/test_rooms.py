@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.repository._source import ROOT, module_name, python_files
-from tests.repository.test_layering import imported
+from tests.repository.test_layering import STANDARD_LIBRARY_ONLY, imported
 
 # From the ground up. Rooms of one floor do not know each other.
 FLOORS = (
@@ -31,14 +31,8 @@ FLOORS = (
 )
 # What is reached, and ADR 27 says the same: who raises one number lowers another.
 MOST_ROOMS, MOST_ARROWS, MOST_WITHIN = 18, 74, 60
-# The package's own face: it imports nothing of it, and stands below all rooms.
-FACE = {
-    "platform",
-    "platform.__main__",
-    "platform._early_ending",
-    "platform._own_packages",
-    "platform._startup_hook",
-}
+# The package's own face imports nothing of it, and stands below all rooms.
+FACE = STANDARD_LIBRARY_ONLY
 
 
 def trunk(root: Path) -> dict[str, Path]:
@@ -151,23 +145,12 @@ def test_no_files_import_each_other_in_a_circle():
     ],
 )
 def test_a_climbing_arrow_is_found(tmp_path, file, line):
-    made = {
-        "platform/experiment.py": "",
-        "platform/errors.py": "",
-        "platform/data/loading.py": "",
-        "platform/parties/client.py": "",
-        "platform/protection/uploads.py": "",
-        "platform/rounds/loop.py": "",
-        "platform/wire/codec.py": "",
-        "platform/__init__.py": "",
-        file: f"{line}\n",
-    }
-    for name, text in made.items():
+    others = ("errors", "experiment", "data/loading", "protection/uploads", "wire/codec")
+    for name in (*(f"platform/{other}.py" for other in others), file):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    found = climbing(tmp_path)
-    assert len(found) == 1
-    assert found[0].startswith(f"{room(module_name(tmp_path / file, tmp_path))} -> ")
+        (tmp_path / name).write_text(f"{line}\n" if name == file else "")
+    (found,) = climbing(tmp_path)
+    assert found.startswith(f"{room(module_name(tmp_path / file, tmp_path))} -> ")
 
 
 def test_a_circle_of_files_is_found():

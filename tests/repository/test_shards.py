@@ -6,7 +6,6 @@ import re
 import sys
 from collections import Counter
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -52,12 +51,8 @@ def test_what_is_listed_exists():
     for listed in LISTED.tests:
         file, _, test = listed.partition("::")
         name = test.rpartition("::")[2]
-        assert re.search(rf"^ *def {name}\(", text_of(file), re.MULTILINE), listed
-
-
-@cache
-def text_of(file: str) -> str:
-    return (ROOT / file).read_text("utf-8")
+        text = (ROOT / file).read_text("utf-8")
+        assert re.search(rf"^ *def {name}\(", text, re.MULTILINE), listed
 
 
 @pytest.mark.slow
