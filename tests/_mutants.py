@@ -57,7 +57,7 @@ CENTRAL = (
 LONGEST_TEXT = 160
 TRIES = 60
 """How many tests that run a line are tried, until one finds the fault in it."""
-LIBRARIES = ("torch", "open_clip", "opacus", "scipy.stats", "sqlalchemy", "typer")
+LIBRARIES = ("torch", "open_clip", "opacus", "scipy.stats", "sqlalchemy", "typer", "jsonschema")
 OPTIONS = (
     *("-x", "-q", "--timeout=60", "-Wignore::pytest.PytestAssertRewriteWarning"),
     *"-p no:cacheprovider -p no:xdist -p no:cov".split(),
@@ -462,8 +462,8 @@ def assigned(mutants: Sequence[Mutant], coverage: Path, jobs: int = 2) -> list[M
 
 def _killer(mutant: Mutant, stage: Stage, tests: Sequence[str]) -> str:
     """Returns a test that fails by a mutant, and by it alone."""
-    test = stage.failed(tests[:TRIES], mutant)
-    alone = bool(test) and stage.failed([test], mutant) and not stage.failed([test])
+    test = stage.failed(tests[:TRIES], mutant) if tests else ""
+    alone = test and stage.failed([test], mutant) and not stage.failed([test])
     return test if alone else ""
 
 

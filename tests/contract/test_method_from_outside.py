@@ -41,6 +41,7 @@ def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
     assert int(said.split(" passed")[0].split()[-1]) > 150
 
 
+@pytest.mark.slow
 def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     """Each change is one declared property that is not so."""
     averaged = '"""Nothing: the step has momentum."""\n        return frozenset()'

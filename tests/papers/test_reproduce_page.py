@@ -15,7 +15,7 @@ COMMANDS = commands()
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(command, id=command.output, marks=() if n % 18 == 0 else pytest.mark.slow)
+        pytest.param(command, id=command.output, marks=pytest.mark.slow if n else ())
         for n, command in enumerate(COMMANDS)
     ],
 )

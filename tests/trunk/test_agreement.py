@@ -286,6 +286,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
         read_summary(own_copy.storage.url, own_copy.run_id)
 
 
+@pytest.mark.slow
 def test_unfinished_run_is_reported_with_what_weakens_its_claim(sotto, storage, monkeypatch):
     """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
     asked = ("privacy.target_delta=0.3", *NO_POOL)

@@ -362,6 +362,7 @@ def test_a_client_joins_between_rounds_and_is_charged_for_those_only(folder):
     agrees(folder, run_id)
 
 
+@pytest.mark.slow
 def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on(folder):
     """It was not charged for the open one, so nothing of it may leave it there."""
     holders = Holders.written(folder)

@@ -141,6 +141,7 @@ def test_a_database_of_an_earlier_version_goes_on_and_is_charged(storage, sotto,
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
 
+@pytest.mark.slow
 def test_a_holder_is_the_same_in_every_run(tmp_path):
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),

@@ -32,6 +32,7 @@ def tuned(make_storage: MakeStorage) -> Finished:
     return make_storage("tuned").run(NONE, TWINS, *method, *large, *NEW, unseen, "rounds=1")
 
 
+@pytest.mark.slow
 def test_new_clients_are_in_no_ledger_cohort_or_store(tuned):
     storage = tuned.storage
     assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]
@@ -44,7 +45,8 @@ def test_new_clients_are_in_no_ledger_cohort_or_store(tuned):
     assert all(document["cohort"] == 5 for document in tuned.summary["rounds"])
 
 
-@pytest.mark.parametrize("which", [pytest.param("noised", marks=pytest.mark.slow), "tuned"])
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["noised", "tuned"])
 def test_new_clients_are_measured_as_by_hand(which, request):
     """From the last state and the first personal part, before and after `personalise`."""
     run: Finished = request.getfixturevalue(which)

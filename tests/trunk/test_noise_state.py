@@ -122,6 +122,7 @@ def test_a_run_that_is_killed_goes_on_with_the_same_noise(
         np.testing.assert_array_equal(state, kept(whole[0])[client])
 
 
+@pytest.mark.slow
 def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> None:
     """Three of five upload in an attempt that comes to nothing; the next goes on from theirs."""
     calls: Calls = []

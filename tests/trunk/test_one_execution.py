@@ -106,6 +106,7 @@ def test_no_schedule_of_deaths_and_losses_opens_two_sums(tmp_path, monkeypatch, 
     assert storage.rows("SELECT count(*) FROM stages") == [(0,)]
 
 
+@pytest.mark.slow
 def test_a_run_whose_enrolment_has_changed_does_not_go_on(tmp_path, monkeypatch):
     storage = seam_storage(tmp_path)
     simulation = storage.create(*overrides("none", "active", tmp_path))

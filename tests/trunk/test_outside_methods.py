@@ -48,6 +48,7 @@ def detail_of(storage: Storage, run_id: str) -> dict:
     return json.loads(text)
 
 
+@pytest.mark.slow
 def test_a_folders_method_runs_and_the_records_name_its_code(sotto, config, storage, folder):
     answer = sotto(*ask(config, storage, "--methods", str(folder), "--json"))
     assert answer.code == 0, answer.err

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from platform.agreement import backups
+from platform.cli.auditing import audited
 from platform.disk.log_files import key_file
 from platform.disk.opening import open_existing
 from platform.errors import (
@@ -37,7 +38,7 @@ from platform.wire.charges import Charges, RunCharges, decode_charges, encode_ch
 from platform.wire.codec import Envelope
 from platform.wire.messages import Invitation, encode_invitation
 from storage import ClientStore, LedgerRow
-from tests.trunk._federations import Holders, federation, go_on, hold, within
+from tests.trunk._federations import NAMES, Holders, federation, go_on, hold, within
 from tests.trunk._runs import Crash, Storage, crash_at
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -292,3 +293,14 @@ def test_clients_that_the_next_round_would_not_ask_are_heard_too(tmp_path: Path)
     fed.hold_rounds(1)
     with pytest.raises(CoordinatorBehind, match="round 2, attempt 1"):
         fed.go_on(fed.restored_coordinator())
+
+
+@pytest.mark.slow
+def test_one_that_nobody_is_ahead_of_goes_on(fed: Lost) -> None:
+    (fed.folder / "backup").unlink()
+    fed.back_up_coordinator()
+    back = fed.restored_coordinator()
+    fed.go_on(back)
+    assert [run["problems"] for run in audited(back.url)["runs"]] == [[]]
+    places = [(row.round_number, row.attempt) for row in fed.own_ledgers()[NAMES[0]]]
+    assert places == [(1, 1), (2, 1), (3, 1), (4, 1)]

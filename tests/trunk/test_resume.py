@@ -61,6 +61,7 @@ def lost(storage: Storage, number: int, *overrides: str) -> str:
 NO_MASKS = "secure_aggregation.enabled=false"
 
 
+@pytest.mark.slow
 def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
     resumed = storage.resume(lost(storage, 2, "privacy.spare_attempts=1", *NO_POOL))
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5), (3, 1, 5)]
@@ -143,6 +144,7 @@ PLAIN = (*NO_POOL, *FIXED, "cohort.dropout_rate=0")
 OVER = 6
 
 
+@pytest.mark.slow
 def test_an_unplanned_end_is_stated_by_what_was_planned(storage, monkeypatch, sotto):
     """Six rounds of eight are over, and the seventh is charged; then the run goes on."""
     begun = storage.create(*PLAIN, NO_MASKS, "rounds=8", "evaluation.every=8")

@@ -164,6 +164,7 @@ def failures(simulation: Simulation) -> dict[str, list[tuple[int, int]]]:
     }
 
 
+@pytest.mark.slow
 def test_modules_that_diverge_stop_nobody(storage: Storage):
     with opened(storage.create(*MODULES)) as simulation:
         summary = execute(simulation, SilentObserver())

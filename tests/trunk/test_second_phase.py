@@ -201,6 +201,7 @@ def refusal(run: Finished, config: RunConfig) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     """FedRep's tensors have FedPer's names and shapes, so only the options tell them apart."""
     run = storage.run(*PM_MOE)

@@ -214,6 +214,7 @@ def test_two_workers_share_a_database_and_give_what_a_run_gives(small, storage, 
     assert comparable(summary) == comparable(outcomes[1].summary)
 
 
+@pytest.mark.slow
 def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
     small, sotto, tmp_path, monkeypatch, plain_run
 ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
+from platform import mechanisms
 from platform.agreement import faults_of, require_agreement
 from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
@@ -130,6 +132,7 @@ def test_a_lifetime_counts_what_it_spent(ran):
         spend(9.0, BUILT_IN)
 
 
+@pytest.mark.slow
 def test_the_audit_judges_it(storage):
     asked = config(storage, *GIVEN, "pool.noise=independent")
     plan = plan_run(asked, SilentObserver(), surroundings(TOY_NOISE))
@@ -214,6 +217,12 @@ def test_a_mechanism_without_a_part_is_not_built(missing: str):
     partial = dataclasses.replace(TOY_NOISE, upload=lambda settings: Partial())
     with pytest.raises(UnknownMechanism, match=f"it has no {missing}"):
         partial.build_upload(SETTINGS)
+
+
+def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
+    folder = Path(mechanisms.__file__).parent
+    shared = {"__init__", "mechanism", "registry", "settings"}
+    assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
 
 
 # --- those of this package ------------------------------------------------------------------------
