@@ -348,12 +348,16 @@ class Stage:
         code, said = json.loads(pipes[1].readline())
         if code == 0:
             return ""
-        if code not in {1, 2, TOO_LONG}:
-            raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
-        # A file that cannot be imported fails as a whole, and a play that takes too long anywhere.
-        shown = re.findall(r"^(?:FAILED|ERROR) (.+)", said, re.MULTILINE) or tests
-        named = [test for test in tests if shown[0].startswith(test)]
-        return max(named, key=len, default=tests[0])
+        if code == TOO_LONG:
+            return tests[0]
+        for shown in re.findall(r"^(?:FAILED|ERROR) (.+)", said, re.MULTILINE):
+            # A file that cannot be imported fails as a whole.
+            file = shown.partition(" - ")[0]
+            named = [test for test in tests if shown.startswith(test)]
+            named += [test for test in tests if test.partition("::")[0] == file]
+            if named:
+                return max(named, key=len)
+        raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
 
 
 def play() -> None:

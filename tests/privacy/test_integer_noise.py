@@ -387,6 +387,14 @@ def test_the_third_path_decides_at_the_threshold_itself(law, position, step):
     assert table.blocks(raw, 1).tolist() == [block_at(position if step < 0 else position + 1)]
 
 
+def test_more_bits_are_asked_for_where_a_threshold_may_be_on_either_side():
+    law = DiscreteGaussianLaw(1.5)
+    near = cumulative(law, 128)[0] - 2
+    parts = iter([words(near & (2**64 - 1)), words(0)])
+    assert table_of(law).settle(near >> 64, lambda size: next(parts)) == 0
+    assert next(parts, None) is None
+
+
 def test_beyond_the_table_lies_the_tail():
     # All ones but for the last bits: a value that 64 bits have no threshold for.
     table = table_of(DiscreteGaussianLaw(1.5))

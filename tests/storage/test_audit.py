@@ -52,6 +52,12 @@ def head_of(database: storage.Database, run: str = "r") -> storage.AuditHead:
         return unit.audit.head(run)
 
 
+def test_beginnings_are_the_first_entries_of_all_runs(filled: storage.Database) -> None:
+    with filled.unit_of_work(read_only=True) as unit:
+        found = unit.audit.beginnings()
+    assert [(entry.run, entry.sequence) for entry in found] == [("r", 1), ("s", 1)]
+
+
 def test_golden_chain(database: storage.Database) -> None:
     first = (
         b'sotto-audit-v1\n["' + b"0" * 64 + b'",1,"r","coordinator","run.created",null,null,'

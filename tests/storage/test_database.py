@@ -18,6 +18,7 @@ from sqlalchemy import event
 
 import storage
 from storage import InvalidRecordError, open_database
+from storage.database import schema_version
 from storage.engine import checkpoint, configure_connection, make_engine
 from storage.homes import file_of, shown
 from tests.storage._raw import on_disk
@@ -211,6 +212,14 @@ def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None
     (tmp_path / "file").touch()
     with pytest.raises(storage.StorageError, match="cannot be created"):
         storage.open_database(f"sqlite:///{tmp_path}/file/sotto.db")
+
+
+def test_what_holds_nothing_has_no_version(tmp_path: Path) -> None:
+    with pytest.raises(storage.NotFound):
+        schema_version(f"sqlite:///{tmp_path}/none.db")
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(storage.DatabaseDamaged, match="the file is empty"):
+        schema_version(f"sqlite:///{tmp_path}/empty.db")
 
 
 def test_a_missing_parent_row_is_not_found(database, make_row):

@@ -50,6 +50,16 @@ def test_all_is_durable_at_its_end_and_nothing_before(file, opened):
     assert ledgers(file) == sorted(2 * NAMES)
 
 
+def test_a_block_that_fails_on_a_kept_connection_leaves_no_transaction(file, opened):
+    first = opened.stores[NAMES[0]]
+    with first.kept_open():
+        with pytest.raises(KeyError), first.atomically():
+            release(first, b"undone")
+            raise KeyError
+        release(first)
+    assert ledgers(file) == [NAMES[0]] * 2
+
+
 def test_a_client_that_fails_undoes_its_own_writes_only(file, opened):
     first, second, third = opened.stores.values()
     with opened.stage():

@@ -171,6 +171,21 @@ def test_one_statement_writes_what_all_clients_changed(connection, told):
     assert len(Rows(told).read(Sessions, {"run_id": "r"})) == 2
 
 
+def test_a_deletion_by_other_columns_finds_rows_that_wait(told: Statements) -> None:
+    told.run(BEGIN_WRITE)
+    rows = WorkingRows(told, CLIENTS)
+    rows.read(Sessions, {"client": "a", "run_id": "r"})
+    rows.insert(Sessions, session("a", 1))
+    rows.delete(Sessions, {"round_number": 1})
+    rows.flush()
+    assert Rows(told).read(Sessions, {"run_id": "r"}) == []
+
+
+def test_a_statement_that_fails_names_the_file(told: Statements) -> None:
+    with pytest.raises(storage.StorageError, match=r"stores\.db"):
+        told.count("DELETE FROM nothing")
+
+
 def test_what_one_client_reads_is_read_for_all(connection, told):
     rows = WorkingRows(told, CLIENTS)
     for asked, run in enumerate(("r", "s", "t"), 1):

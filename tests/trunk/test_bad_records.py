@@ -51,11 +51,17 @@ def a_flipped_bit_of_a_blob(run: Finished) -> None:
         connection.execute("UPDATE states SET blob = ? WHERE round_number = ?", (changed, number))
 
 
+def a_folder_in_a_files_place(run: Finished) -> None:
+    (run.folder / "metrics.csv").unlink()
+    (run.folder / "metrics.csv").mkdir()
+
+
 # Rows that were edited or deleted are those of `test_audit_cli.py` and `test_agreement.py`.
 ATTACKS: dict[str, tuple[Callable[[Finished], None], str]] = {
     "rows in another order": (rows_in_another_order, "broken at entry 5"),
     "a truncated tree": (a_truncated_tree, "leaves"),
     "a wrong signature": (a_wrong_signature, "audit.heads: line"),
+    "a folder in a file's place": (a_folder_in_a_files_place, "metrics.csv cannot be read"),
     "a flipped bit of a blob": (a_flipped_bit_of_a_blob, "does not fit its digest"),
 }
 

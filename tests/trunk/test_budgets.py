@@ -278,6 +278,9 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client_whose_records_agree(
     name = document["clients"][2]["pseudonym"]
     answer = sotto("budget", "--client", name, "--storage", storage.url, "--json").document
     assert [run["run_id"] for run in answer["runs"]] == [second, first]
+    overview = sotto("budget", "--storage", storage.url, "--json").document
+    for one in (*answer["runs"], *overview["runs"]):
+        assert one["epsilon"]["server"] == pytest.approx(gaussian_epsilon(4.0, 1), rel=1e-6)
     assert answer["lifetime"] == document["clients"][2]["lifetime"]
     only = budget_of(sotto, storage, second, "--client", name)
     assert only["clients"] == [document["clients"][2]]

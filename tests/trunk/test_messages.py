@@ -172,6 +172,7 @@ FIELDS = {
     ("invitation", "generations"): (None, ..., 1, "12", [-1], [1.5], [None]),
     ("invitation", "clipping_norm"): ("1", 1, True, [1.0]),
     ("assignment", "experts"): (13, -1, None, ..., "12", [12], 10**12),
+    ("examination", "sets"): (None, ..., 5, "local", [1], {"local": 1}),
     ("upload", "weight"): (-1, 1.5, None, "3", ..., True),
 }
 

@@ -14,7 +14,7 @@ from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.wire.layout import build_layout
+from platform.wire.layout import Summed, build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
@@ -186,3 +186,10 @@ def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
     assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
     assert run.summary["best_on_validation"] is None
     assert any("are withheld" in words for words in warnings_of(run.summary))
+
+
+def test_a_mean_of_nobody_is_none():
+    extras = Extras(metric=NoisedMetric(ratio=1.0), clipping_norm=1.0)
+    noise = CentralNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=default_scale(1.0))
+    nobody = Summed(np.zeros(2), 0.0, {VALIDATION: 0.0}, survivors=0)
+    assert extras.noised_mean(nobody, noise) is None

@@ -9,10 +9,27 @@ from hypothesis import strategies as st
 
 from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
 from platform.errors import ProtocolError, RunStopped
+from platform.mechanisms.dp_sgd import DP_SGD
+from platform.mechanisms.mechanism import Settings
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import LEVELS, EntryProtection, Protection
-from platform.wire.layout import build_layout, flatten, tensor_at, unflatten, vector_length
-from privacy import NonFiniteUpdate, NoProtection, Quantiser, ReleaseKey, SeededNoise, UploadNoise
+from platform.wire.layout import (
+    build_layout,
+    flatten,
+    level_type,
+    tensor_at,
+    unflatten,
+    vector_length,
+)
+from privacy import (
+    NonFiniteUpdate,
+    NoProtection,
+    Quantiser,
+    ReleaseKey,
+    SeededNoise,
+    SignedGrid,
+    UploadNoise,
+)
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
 BROADCAST = {"a": np.full(3, 2.0, np.float32), "b": np.full((2, 2), -1.0, np.float32)}
@@ -218,3 +235,26 @@ def test_any_shapes_survive(shapes):
     assert len(vector) == vector_length(spec)
     for name, value in unflatten(vector, spec).items():
         assert value.dtype == np.float32 and np.array_equal(value, arrays[name])
+
+
+def test_uploads_of_noised_steps_are_cut_and_their_numbers_are_needed():
+    """An upload that does not fit is no error: an error would tell of the data without noise."""
+    settings = Settings(
+        relation="add_or_remove_one",
+        distribution="gaussian",
+        value_bound=1.0,
+        clipping_norm=None,
+        noise_multiplier=1.0,
+        sums=None,
+        steps=None,
+    )
+    with pytest.raises(ValueError, match="steps are missing"):
+        DP_SGD.training(settings)
+    carried = DP_SGD.upload(settings)
+    grid = carried.grid(2, bits=16, clients=1)
+    assert carried.protect(np.array([3.0, 0.5]), grid, seeded()).saturated == 1
+
+
+def test_levels_travel_in_32_bits_as_long_as_they_fit():
+    assert level_type(Quantiser(1.0, 32)) is np.uint32
+    assert level_type(SignedGrid(1.0, 33, 2)) is np.uint64

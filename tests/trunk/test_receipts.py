@@ -224,6 +224,18 @@ def test_an_understated_epsilon_and_a_release_that_no_receipt_tells_of_are_named
     assert "release of round 3" in problem
 
 
+def test_kept_receipts_of_a_fork_or_of_another_hand_are_named(tmp_path):
+    client = holder(tmp_path)
+    log = two_rounds(client)
+    first, last = client.kept()
+    fork = Log(forked(log).leaves[:6]).receipt(4, [], attempt=(2, 1), epsilons=spent(2))
+    (run,) = verified([first, last._replace(receipt=fork)])
+    assert any("size 6: the log does not continue" in problem for problem in run.problems)
+    flipped = last.receipt[:-1] + bytes([last.receipt[-1] ^ 1])
+    (run,) = verified([first, last._replace(receipt=flipped)])
+    assert any("receipt at size 6: " in problem for problem in run.problems)
+
+
 def test_receipts_that_share_no_head_are_not_said_to_agree(client, tmp_path):
     """A log that was forked and then grew by another number of leaves: no two heads compare."""
     one, other = holder(tmp_path), holder(tmp_path, "bob")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from platform.experiment.evaluation import Measured, over_clients
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.identities import client_names
-from platform.rounds.attempts import draw_cohort
+from platform.rounds.attempts import charges_of, draw_cohort
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     ADVERSARIES,
@@ -139,6 +140,11 @@ def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch
             client = simulation.population.clients[name]
             kept = client.state(simulation.run.terms.final_attempt).personal
             assert all(np.array_equal(kept[key], part[key]) for key in part)
+        # Whoever was not in the last round is told of it all the same.
+        with simulation.database.unit_of_work(read_only=True) as uow:
+            for name in simulation.run.roll.pseudonyms.values():
+                (charged,) = charges_of(uow, name, datetime.now(UTC)).runs.values()
+                assert charged.newest == (5, 1)
     assert next(turns, None) is None and pauses and late
     assert all(len(d["accuracy"]["per_client"]) == 6 for d in summary["rounds"])
     assert storage.rows("SELECT DISTINCT generation FROM pool ORDER BY 1") == [(3,), (4,), (5,)]

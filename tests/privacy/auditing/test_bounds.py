@@ -352,3 +352,8 @@ def test_guesses_are_planned_within_the_canaries(mu, canaries):
     assert 1 <= planned_guesses(mu, canaries, 1e-5) <= canaries
     # To abstain pays where guesses are poor.
     assert planned_guesses(0.5, 1000, 1e-5) < planned_guesses(4.0, 1000, 1e-5)
+
+
+def test_guesses_are_made_where_scores_are_farthest_from_the_threshold():
+    scores, included = np.array([5.0, 1.0, 0.0]), np.array([False, False, False])
+    assert [correct_guesses(scores, included, 4.0, guesses) for guesses in (1, 2, 3)] == [1, 2, 2]

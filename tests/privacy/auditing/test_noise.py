@@ -48,7 +48,11 @@ def test_another_variance_is_refused(factor):
 def test_the_variance_test_is_the_chi_square_of_its_sample():
     # One sample at 1.959964 deviations: 5% on both sides of the normal law, but the chi-square
     # test doubles the smaller tail of the square.
-    assert verify_noise_variance(np.array([1.959964]), 1.0, 1e-9) == pytest.approx(0.1, rel=1e-5)
+    sample = np.array([1.959964])
+    p_value = verify_noise_variance(sample, 1.0, 1e-9)
+    assert p_value == pytest.approx(0.1, rel=1e-5)
+    # Refused is what lies below alpha.
+    assert verify_noise_variance(sample, 1.0, p_value) == p_value
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,13 @@ def test_a_checkpoint_is_three_lines():
 @pytest.mark.parametrize(
     "text",
     [
-        *("a\n", "a\n1\n", "a\n-1\nAAAA\n", "a\n01\n" + "A" * 43 + "=\n", "a\n1\nAAAA\n"),
+        *(
+            "a\n",
+            "a\n1\n",
+            "a\n-1\n" + "A" * 43 + "=\n",
+            "a\n01\n" + "A" * 43 + "=\n",
+            "a\n1\nAAAA\n",
+        ),
         *("a b\n1\n" + "A" * 43 + "=\n", "a\n1\n!\n", "\n1\n" + "A" * 43 + "=\n"),
     ],
 )
