@@ -145,9 +145,6 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
     assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
 
 
-# --- noise of the coordinator ---------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def central(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
     """A run whose sums the coordinator noises."""
@@ -187,9 +184,6 @@ def test_a_state_that_is_not_declared_is_refused() -> None:
     noise = SeededNoise(np.random.default_rng(0))
     with pytest.raises(UnknownMechanism, match="correlated keeps"):
         protect_upload(np.zeros(4), built, Quantiser(8.0, 20), noise)
-
-
-# --- drawn once, whatever stops an attempt before its commit --------------------------------------
 
 
 CENTRAL = (

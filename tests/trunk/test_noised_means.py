@@ -29,8 +29,6 @@ from tests.trunk._runs import ADAPTIVE, NO_POOL, Storage, opened, warnings_of
 from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_selection import BEST, CARVED, NOISED, POOL, QUIET
 
-# --- calibration on the grid ----------------------------------------------------------------------
-
 METRIC = (*CARVED, "evaluation.release=noised")
 LAWS = {
     "discrete": ("privacy.mechanism=distributed_noise",),
@@ -68,8 +66,6 @@ def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(pooled: Auditor, l
     assert isinstance(protection.entries.mechanism, IntegerUploadNoise)
     assert protection.entries.mechanism.clipping_norm == 1.5
 
-
-# --- what is divided by whom ----------------------------------------------------------------------
 
 C, RATIO, FLAG_RATIO = 2.0, 0.75, 0.3
 CENTRAL = ("privacy.mechanism=central_noise", "secure_aggregation.enabled=false")

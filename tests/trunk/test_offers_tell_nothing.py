@@ -175,8 +175,6 @@ def test_whatever_lies_in_a_folder(tmp_path_factory, content, share, shots):
     assert (verdict.reasons, verdict.accepted) == ((), 1)
 
 
-# --- after acceptance -----------------------------------------------------------------------------
-
 PRIVATE = {
     "upload_noise": NOISED,
     "validated": (*NOISED, "evaluation.release=noised", "task.validation_share=0.25"),

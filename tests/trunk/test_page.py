@@ -204,8 +204,6 @@ def test_who_is_connected_is_what_the_hub_says(noised_run, tmp_path, monkeypatch
     assert {tag for tag, _ in tags(html)} <= ALLOWED and VISIBLE in html
 
 
-# --- who is let in --------------------------------------------------------------------------------
-
 PATHS = ("/", "/run?id=x", "/clients", "/audit", "/verify", "/metrics", "/changes")
 
 

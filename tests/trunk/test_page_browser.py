@@ -123,9 +123,6 @@ def test_hostile_text_runs_nowhere(tab, own_copy, child_environment):
         assert "<script>alert(1)</script>" in tab.locator("main").inner_text()
 
 
-# --- barriers -------------------------------------------------------------------------------------
-
-
 def barriers(page: playwright.Page) -> list[str]:
     """What axe finds on the page as it stands, and whether it scrolls sideways."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")

@@ -148,9 +148,6 @@ def test_a_sweep_elsewhere_and_a_spoilt_one_are_refused(sotto, noised_run, stora
     assert files(here) == {"one/sweep.json"}
 
 
-# --- results() ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("per", COLUMNS)
 def test_columns_and_their_types_are_those_that_are_documented(noised_run, plain_run, per):
     content = noised_run.storage.file.read_bytes()

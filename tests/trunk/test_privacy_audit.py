@@ -173,9 +173,6 @@ def test_calibrated_builds_of_every_method(make_storage, method, target, mechani
         assert verdict.result.is_tight
 
 
-# --- one record against all that a training hands on ----------------------------------------------
-
-
 PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")
 REPLACE = ("privacy.relation=replace_one", "privacy.noise_multiplier=0.7")
 # Under a smaller claim few canaries refute a build that hides nothing.

@@ -136,9 +136,6 @@ def test_bare_uploads_in_a_methods_hands_are_refuted(storage: Storage, monkeypat
     assert not audit(storage, *CENTRAL, PLAIN).passed
 
 
-# --- failing clients ------------------------------------------------------------------------------
-
-
 NETWORK = (
     "task={dataset: digits, clients: 4, shots: 3, model: null}",
     "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
@@ -222,9 +219,6 @@ def test_a_failure_without_a_charge_is_refuted(network: RunPlan, monkeypatch):
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
     assert not audit_failures(network).passed
-
-
-# --- folders and offers ---------------------------------------------------------------------------
 
 
 STEPS = (*DP_SGD, *NO_POOL, "secure_aggregation={enabled: false}")

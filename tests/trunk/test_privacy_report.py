@@ -187,9 +187,6 @@ def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> 
     assert "No release of any client is in the ledger." in text(report)
 
 
-# --- what an audit saw ----------------------------------------------------------------------------
-
-
 def an_audit(run: Finished, **changed: Any) -> list[dict[str, Any]]:
     """As `audit-privacy --json` prints it of one release of the run under replace_one."""
     z = run.noise_multiplier
@@ -294,9 +291,6 @@ def test_a_federations_report_names_nobody_and_guesses_no_accuracy(tmp_path: Pat
     said = text(report) + html_page(report)
     assert not [name for name in NAMES if re.search(rf"\b{name}\b", said)]
     assert "known to the clients only" in said and "exact accuracies" not in said
-
-
-# --- hazards that are put into real runs on purpose -----------------------------------------------
 
 
 ONE_ROUND = "rounds=1"

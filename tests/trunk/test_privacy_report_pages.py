@@ -146,9 +146,6 @@ def test_a_browser_finds_no_barrier_at_any_width(report, tmp_path, width):
     assert moved == 0 and asked == [file.as_uri()]
 
 
-# --- PDF -----------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def weasyprint() -> Any:
     try:

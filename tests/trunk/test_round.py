@@ -108,9 +108,6 @@ def mean_of(*numbers: int) -> list[float]:
     return [sum(n * n for n in numbers) / sum(numbers), -1.0]
 
 
-# --- the sum ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
 def test_a_round_by_hand(stores, setting):
     """(1 + 4 + 9 + 16 + 25) / 15 = 11/3."""
@@ -125,9 +122,6 @@ def test_a_round_by_hand(stores, setting):
     assert opened == [11, 12, 13, 14, 15]
     assert len({handle for handle, _ in outcome.entries}) == 5
     assert outcome.bytes_up > 0 and outcome.bytes_down > 0
-
-
-# --- too few ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,8 +154,6 @@ def test_the_minimum_under_masks(stores):
     with pytest.raises(RoundAborted, match=r"at least 5|minimum"):
         play(Counting(), data(), stores, setting)
 
-
-# --- hostile answers ----------------------------------------------------------------------------
 
 GARBLED: dict[str, Spoil] = {
     "silence": lambda client, answer: Dropout("gone"),
@@ -224,9 +216,6 @@ def test_an_answer_of_a_client_that_was_not_asked_is_ignored(stores):
     outcome = play(Counting(), data(), stores / "unused", PLAIN, transport=transport)
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0])
-
-
-# --- pool entries -------------------------------------------------------------------------------
 
 
 def with_entry(handle: bytes | None = None, **arrays: np.ndarray) -> Spoil:
@@ -294,9 +283,6 @@ def test_without_a_pool_nothing_is_asked_for(stores):
     outcome = play(method, data(), stores / "unused", PLAIN, transport=transport)
     assert (outcome.entries, outcome.entries_void) == ((), None)
     assert {stage for stage, _ in transport.sent} == {"advertise", "train"}
-
-
-# --- the client's side --------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -141,18 +141,12 @@ def test_the_audit_judges_it(storage):
     assert audit_failing(AuditPlan(plan, canaries=120)).passed
 
 
-# --- what does not know it ------------------------------------------------------------------------
-
-
 def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storage):
     with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise'") as refused:
         storage.config(*TOY)
     assert all(name in str(refused.value) for name in BUILT_IN.names)
     with pytest.raises(ValueError, match="one name"):
         WITH_TOY.adding(TOY_NOISE)
-
-
-# --- what it must declare -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -225,9 +219,6 @@ def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
     assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
 
 
-# --- those of this package ------------------------------------------------------------------------
-
-
 FULL = dataclasses.replace(
     SETTINGS, sums=Sums(smallest=5, corrupt=1), steps=Steps(0.5, 0.1, 3, batch_size=8)
 )
@@ -249,9 +240,6 @@ def test_none_is_built_without_what_it_needs(name: str):
     builder: Callable[[Settings], object] = mechanism.training or mechanism.upload
     with pytest.raises(ValueError, match="missing"):
         builder(dataclasses.replace(bare, steps=None))
-
-
-# --- the law of the noise -------------------------------------------------------------------------
 
 
 class Laplace(NoiseLaw):
@@ -319,9 +307,6 @@ def test_noise_of_another_law_than_stated_is_refuted_by_the_audit(storage: Stora
     (verdict,) = audited(plan, 120)
     assert not verdict.passed
     assert any("not normal" in reason for reason in verdict.reasons)
-
-
-# --- in the ledger --------------------------------------------------------------------------------
 
 
 KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="a")
