@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from platform.contract.cases import mark_undrawn
+
+# jsonschema would load a grammar of addresses for seconds, for a format that no schema of ours has.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # Examples of each property that says no number of its own. How long one takes is the machine's.
 settings.register_profile("quick", max_examples=30, deadline=None)
