@@ -110,6 +110,7 @@ def _steps(repeats: int) -> TripTimes:
     batch = {name: torch.tensor(value) for name, value in data.arrays.items()}
     objective = method.training_objective()
     experts = torch.tensor(state[EXPERTS], requires_grad=True)
+    teacher = method.captions.features(method.classes)
 
     def batched() -> object:
         losses = objective.losses({EXPERTS: experts}, {}, batch)
@@ -121,10 +122,10 @@ def _steps(repeats: int) -> TripTimes:
             prompt = torch.einsum("m,mlw->lw", batch[ROUTING][i], experts)
             image = backbone().logit_scale * batch["features"][i : i + 1]
             logits = image @ text_of(prompt).T
-            target = image @ objective.teacher.T
+            target = image @ teacher.T
             loss = functional.cross_entropy(logits, batch["labels"][i : i + 1])
             kl = functional.kl_div(logits.log_softmax(-1), target.softmax(-1), reduction="sum")
-            losses.append(loss + objective.beta * kl)
+            losses.append(loss + method.config.beta * kl)
         return torch.autograd.grad(torch.stack(losses).mean(), experts)
 
     placeholders = "X " * method.encoder.context_tokens
