@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from _scores import half_width, spread
 from scipy import stats
 
-from methods import Registry
+from methods import BUILT_IN_METHODS
 from platform.results.sweeping.tables import OURS
 
 METHOD = re.compile(r"`(\w+)`")
@@ -132,7 +132,7 @@ def _remark(remark: Remark) -> Iterator[str]:
 
 def _marked(label: str) -> str:
     """The label, with a mark if the method is our reading of a paper."""
-    registry = Registry(installed=False)
+    registry = BUILT_IN_METHODS
     names = (name for name in METHOD.findall(label) if name in registry.available())
     return f"{label} {OURS}" if any(map(registry.reading, names)) else label
 

@@ -38,9 +38,10 @@ from methods.interface.method import (
     Visibility,
     Weighting,
 )
-from methods.interface.registry import MethodInfo, Origin, Registry
+from methods.interface.registry import BUILT_IN_METHODS, MethodInfo, Origin, Registry
 
 __all__ = [
+    "BUILT_IN_METHODS",
     "Aggregate",
     "Arrays",
     "BackboneError",

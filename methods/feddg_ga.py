@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
 from methods.interface.method import CountsWith, OptionsOf
-from methods.interface.registry import OURS, options_of
+from methods.interface.registry import BUILT_IN_METHODS, options_of
 from methods.networks.method import blocks
 
 GAP: Final = "adjustment.gap"
@@ -242,5 +242,5 @@ def scores(
 
 def build(config: Config, task: m.Task) -> m.Method:
     """Build the method around its base."""
-    base = OURS.build(config.base, options_of(config.base, config.base_options), task)
+    base = BUILT_IN_METHODS.build(config.base, options_of(config.base, config.base_options), task)
     return FedDGGA(base, config, task.classes, task.population)

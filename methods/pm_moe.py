@@ -38,7 +38,7 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import OverMethod
 from methods.interface.method import OptionsOf
-from methods.interface.registry import OURS, options_of
+from methods.interface.registry import BUILT_IN_METHODS, options_of
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective, ModularMethod, columns_of
 from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
@@ -212,5 +212,5 @@ def build(config: Config, task: m.Task) -> m.Method:
             "method.base_options.fine_tune: 'body' leaves all clients the same head, so that there "
             "is nothing to mix; valid with method.name = pm_moe: head, all"
         )
-    base = OURS.build(config.base, chosen, task)
+    base = BUILT_IN_METHODS.build(config.base, chosen, task)
     return PMMoE(cast("ModularMethod", base), config, task.population)

@@ -56,7 +56,7 @@ CENTRAL = (
 """Folders whose lines carry the promises: design.md's core."""
 LONGEST_TEXT = 160
 TRIES = 60
-"""How many tests that run a line are tried, until one finds the fault in it."""
+"""How many of the tests that run a line are played, until one finds the fault in it."""
 LIBRARIES = ("torch", "open_clip", "opacus", "scipy.stats", "sqlalchemy", "typer", "jsonschema")
 OPTIONS = (
     *("-x", "-q", "--timeout=60", "-Wignore::pytest.PytestAssertRewriteWarning"),
@@ -340,6 +340,7 @@ class Stage:
             path.write_text(source, "utf-8")
 
     def _play(self, tests: Sequence[str]) -> str:
+        """Return the test that fails first; one that takes too long counts as the first."""
         pipes = self._process.stdin, self._process.stdout
         if pipes[0] is None or pipes[1] is None:
             raise RuntimeError("the process has no pipes")

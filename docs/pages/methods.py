@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from docs.pages.markdown import begun, table
-from methods import Method, Registry, Task, Visibility
+from methods import BUILT_IN_METHODS, Method, Registry, Task, Visibility
 from methods.clip.adapter import load_backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.data.shapes import CLASSES, DOMAINS
@@ -29,7 +29,7 @@ CLIENTS = 10
 
 def page(folder: Path) -> str:
     """Return the whole page for a folder, from which its link starts."""
-    registry = Registry(installed=False)
+    registry = BUILT_IN_METHODS
     task = Task(CLASSES, DOMAINS, CLIENTS, load_backbone("sotto-tiny"))
     names = registry.available()
     return "\n".join(

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from docs.pages.markdown import merged, table
-from methods import Registry
+from methods import BUILT_IN_METHODS
 from platform.config import PACKAGED_CONFIGS, RunConfig, load_config
 from platform.data.catalogue import dataset_info
 from platform.results.sweeping.tables import OURS
@@ -24,7 +24,6 @@ DATA = PAPERS / "data.csv"
 HELD_OUT = "task.held_out_domain"
 SWEEP = re.compile(r"```sweep\n(.*?)```", re.DOTALL)
 METHOD = re.compile(r"`(\w+)`")
-REGISTRY = Registry(installed=False)
 NUMBERS = re.compile(r"^\[[^\]]*\]\(([^)]*\.csv)\)\n", re.MULTILINE)
 
 
@@ -104,8 +103,8 @@ def _numbers(path: Path) -> Iterator[Sequence[str]]:
 
 def marked(row: str) -> str:
     """Return a row's name with a mark where its method here is our reading of what a paper says."""
-    names = (name for name in METHOD.findall(row) if name in REGISTRY.available())
-    return f"{row} {OURS}" if any(map(REGISTRY.reading, names)) else row
+    names = (name for name in METHOD.findall(row) if name in BUILT_IN_METHODS.available())
+    return f"{row} {OURS}" if any(map(BUILT_IN_METHODS.reading, names)) else row
 
 
 def _data_sets() -> Iterator[Sequence[str]]:

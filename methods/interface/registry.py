@@ -371,10 +371,12 @@ class Registry:
         return module
 
 
-OURS: Final = Registry(installed=False)
-"""The methods of this package, for a method that is built around another."""
+BUILT_IN_METHODS: Final = Registry(installed=False)
+"""The methods of this package alone, without installed ones and folders."""
 
 
 def options_of(name: str, options: object) -> Any:
     """Return the `Config` of a method of this package: as given, or from options by name."""
-    return OURS.config_type(name)(**options) if isinstance(options, Mapping) else options
+    return (
+        BUILT_IN_METHODS.config_type(name)(**options) if isinstance(options, Mapping) else options
+    )

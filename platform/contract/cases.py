@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from methods import BrokenMethod, Registry
-from methods.interface.registry import OURS
+from methods.interface.registry import BUILT_IN_METHODS
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
 
@@ -78,7 +78,7 @@ class Chosen:
 
 def own_methods() -> Chosen:
     """Return all methods of this package."""
-    return Chosen(OURS, OURS.available())
+    return Chosen(BUILT_IN_METHODS, BUILT_IN_METHODS.available())
 
 
 def methods_in(folder: Path) -> Chosen:
@@ -98,7 +98,7 @@ def installed_methods() -> Chosen:
 
 
 def _beside_ours(registry: Registry) -> Chosen:
-    ours = set(OURS.available())
+    ours = set(BUILT_IN_METHODS.available())
     return Chosen(registry, tuple(name for name in registry.available() if name not in ours))
 
 

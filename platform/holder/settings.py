@@ -28,7 +28,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from methods import Registry
+from methods import BUILT_IN_METHODS, Registry
 from platform.config import RunConfig, read_mapping
 from platform.config.files import is_file
 from platform.config.loading import validated
@@ -338,7 +338,7 @@ def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
         )
     mechanisms, methods = allowed_mechanisms(limits), limits.methods
     if methods is None:
-        methods = Registry(installed=False).available()
+        methods = BUILT_IN_METHODS.available()
     if section.mechanism not in mechanisms:
         yield (
             f"privacy.mechanism: {section.mechanism} is not among limits.mechanisms = "
