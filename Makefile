@@ -19,7 +19,8 @@ TORCH := $(shell sed -nE 's/^((torch|torchvision)==[^ ;]+).*/\1/p' requirements.
 INPUTS := $(LOCK) pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUTS)) \
 	| sha256sum | cut -c 1-16)
-PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# Modules are compiled when they are first imported: most of what is installed never is.
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet --no-compile
 # This package itself: built from what is here, with the setuptools that is locked.
 EDITABLE := --no-deps --no-build-isolation --editable .
 # Its former name, under which an environment of before may know it still. The folder goes first:
@@ -115,8 +116,8 @@ lock: $(STAMP)  ## Write all locks anew from pyproject.toml, with hashes; UPGRAD
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
 
-test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what they cover
-	$(PYTEST) -m "not slow" $(PARALLEL) $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
+test: $(STAMP)  ## Run the tests but slow ones and those of `make check`; COVERAGE=1 measures what they cover
+	$(PYTEST) -m "not slow and not lint" $(PARALLEL) $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
 test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw; SHARD=K runs one shard of them
 	$(PYTEST) -m slow $(PARALLEL) $(if $(SHARD),--shard $(SHARD))

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, Literal
 
+from benchmarks._sizes import START
 from platform.config.sections import ModelConfig
 from platform.data.preparing import frozen_model
 from platform.experiment.environment import use_threads
@@ -172,12 +173,12 @@ def crowd(folder: Path, losses: Losses, processes: int) -> Iterator[Crowd]:
         losses: Which holders are lost, and when.
         processes: Number of processes that share the holders.
     """
-    spawn, names = multiprocessing.get_context("spawn"), losses.names
+    context, names = multiprocessing.get_context(START), losses.names
     running = []
     for number in range(processes):
-        here, there = spawn.Pipe()
+        here, there = context.Pipe()
         arguments = (folder, names[number::processes], losses, there)
-        process = spawn.Process(target=_crowd, args=arguments, daemon=True)
+        process = context.Process(target=_crowd, args=arguments, daemon=True)
         process.start()
         running.append((process, here))
     found = Crowd({name: folder / name / "store" / "client.sock" for name in names})

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from _sizes import FEWER, SMALLEST
+from _sizes import FEWER, SMALLEST, START
 
 from platform.config import load_config
 from platform.experiment.finishing import execute
@@ -135,8 +135,8 @@ def summarise_run(config: str, overrides: Sequence[str], folder: str) -> tuple[R
 
 
 def workers(jobs: int) -> ProcessPoolExecutor:
-    """Spawned processes, so that all runs have the same number of threads."""
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+    """Processes that all have the same number of threads."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context(START))
 
 
 @contextmanager

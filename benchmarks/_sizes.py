@@ -40,6 +40,8 @@ def place(path: Path) -> Path:
 
 
 RESULTS: Final = place(ROOT / "docs" / "results")
+START: Final = sized("spawn", "fork")
+"""How processes start. A forked one need not load torch again; a spawned one shares no memory."""
 FEWER: Final = sized(
     (),
     (

@@ -424,7 +424,8 @@ def covering(mutant: Mutant, coverage: Path) -> list[str]:
     sizes = _steps_of_tests(coverage)
     by_file: dict[str, list[tuple[int, str]]] = {}
     for number, context in rows:
-        test = context.partition("|")[0]
+        # A context ends with the phase, and a test's own name may hold the separator too.
+        test = context.rpartition("|")[0]
         if test:
             by_file.setdefault(test.partition("::")[0], []).append((sizes[number], test))
     stem = path.stem

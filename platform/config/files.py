@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, cast
@@ -109,6 +111,12 @@ _Loader.yaml_implicit_resolvers = {
 
 def read_yaml(text: str) -> Any:
     """Return a YAML document as plain data."""
+    return deepcopy(_read(text))
+
+
+# Every cell of a sweep reads the same files, at some milliseconds each.
+@lru_cache(maxsize=128)
+def _read(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
 
 

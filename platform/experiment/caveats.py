@@ -70,7 +70,7 @@ def run_warnings(
     `uncollected` says why its pool was not made, if it should have been made; `remarks` are on the
     images on which it was measured.
     """
-    claim = privacy_warnings(run.terms.config) if run.terms.protection.run_channels else ()
+    claim = privacy_warnings(run.terms.config) if run.terms.protection.releases_anything else ()
     found: list[tuple[Code, Iterable[str]]] = [
         ("test-examples", remarks),
         ("canaries", canary_notes(canaries)),
@@ -238,7 +238,7 @@ def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _mechanism(run: Run) -> Iterator[str]:
     mechanism, terms = run.terms.config.mechanism, run.terms.protection.terms
-    if not (run.terms.protection.run_channels and mechanism.facts.claims):
+    if not (run.terms.protection.releases_anything and mechanism.facts.claims):
         return
     corrupt = run.terms.config.secure_aggregation.corrupt
     yield from mechanism.caveats(

@@ -402,7 +402,7 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
     # The trial needs any noise that the grid allows.
     least = _smallest(config, method)
     trial = _with_collection(config, method, max(1.0, 2.0 * least))
-    if not trial.run_channels:
+    if not trial.releases_anything:
         # The run releases nothing, so the amount of noise does not matter.
         return 1.0
     training, rounds = trial.training, config.rounds + section.spare_attempts

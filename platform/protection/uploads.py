@@ -179,10 +179,9 @@ class Protection:
         return sums
 
     @property
-    def run_channels(self) -> tuple[Channel, ...]:
-        """The releases of one client in the whole run, each channel once."""
-        later = () if self.collection is None else self.collection.channels
-        return (*self.channels, *(name for name in later if name not in self.channels))
+    def releases_anything(self) -> bool:
+        """Whether a client releases anything in the run, in a round or in the collection."""
+        return bool(self.channels or (self.collection and self.collection.channels))
 
     @property
     def has_own_entry_noise(self) -> bool:

@@ -20,6 +20,8 @@ from platform.cli.client_app import client_app
 from platform.cli.reporting import heading
 from tests.repository._source import PACKAGES, ROOT, python_files
 
+pytestmark = pytest.mark.lint
+
 LEFT_OUT = {".git", ".hypothesis", "build", "dist", "runs", "__pycache__", "htmlcov"}
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)

@@ -14,6 +14,8 @@ import privacy
 from tests.repository._source import ROOT, module_name, nodes, python_files
 from tests.repository.conftest import run
 
+pytestmark = pytest.mark.lint
+
 LONGEST_FILE = 900
 LONGEST_BODY = 80
 MOST_ARGUMENTS = 4

@@ -16,6 +16,8 @@ import pytest
 
 from tests.repository._source import PACKAGES, ROOT, module_name, nodes, python_files
 
+pytestmark = pytest.mark.lint
+
 # The longest prefix of the importing module's name decides.
 THIRD_PARTY = {
     "methods": {"annotated_types", "numpy", "open_clip", "ot", "safetensors", "scipy", "torch"},

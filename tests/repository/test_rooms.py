@@ -16,6 +16,8 @@ import pytest
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_layering import STANDARD_LIBRARY_ONLY, imported
 
+pytestmark = pytest.mark.lint
+
 # From the ground up. Rooms of one floor do not know each other.
 FLOORS = (
     {"errors", "mechanisms"},

@@ -243,10 +243,12 @@ def test_a_session_never_goes_back(store: storage.ClientStore, older: tuple[int,
     assert store.sessions.newest(RUN) == FIRST
 
 
-def test_two_processes_of_a_client_do_not_both_answer(file, store):
+@pytest.mark.parametrize("is_first", [True, False])
+def test_two_processes_of_a_client_do_not_both_answer(file, store, is_first):
     """Both made an answer from the same state; whoever is second must not send it."""
     other = storage.open_client_store(file)
-    keep(store, FIRST)
+    if not is_first:
+        keep(store, FIRST)
     known = other.sessions.newest(RUN)
     keep(store, replace(FIRST, state=b"one way"), request=b"1" * 32)
     with pytest.raises(storage.SessionMovedError):

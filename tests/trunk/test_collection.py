@@ -367,6 +367,9 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
         assert protection.in_round(ROUNDS) is protection
         collection = protection.in_round(COLLECTED)
         assert collection.channels == ("pool",) and not collection.layout.spec
+        quiet = dataclasses.replace(protection, sums=collection.sums)
+        assert quiet.channels == () and quiet.releases_anything
+        assert not dataclasses.replace(quiet, collection=None).releases_anything
         with pytest.raises(ProtocolError, match="nothing is sent"):
             protection.in_round(COLLECTED + 1)
         plan = plan_of(simulation, 1, collects=True)

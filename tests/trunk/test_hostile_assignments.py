@@ -367,7 +367,7 @@ def hostile_messages(draw: Callable[..., Any], attempt: int) -> bytes:
 
 @given(st.data())
 @settings(
-    max_examples=settings().max_examples // 5,
+    max_examples=settings().max_examples // 10,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize=True,
