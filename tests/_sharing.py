@@ -1,6 +1,7 @@
-"""The shipped model, loaded once a process: that costs a small run as much as its rounds.
+"""What runs of one process share: the shipped model and rendered images, made once a process.
 
-A backbone is frozen and no run changes it, so the runs of one process may share it.
+Either costs a small run as much as its rounds. A backbone is frozen, and shared images are
+read-only, so no run changes them.
 """
 
 from __future__ import annotations
@@ -8,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
+
+import numpy as np
 
 from methods.clip import adapter, tiny
+from platform.data.dataset import Indices, Split
+from platform.data.shapes import Part, Rendering
 
 load_anew = adapter.load_backbone
 load_once = cache(load_anew)
@@ -23,13 +29,33 @@ def load_backbone(
     return load(name, pretrained, device)
 
 
+render_anew = Rendering.split
+rendered: dict[tuple[Any, ...], Split] = {}
+MOST_RENDERED = 200
+
+
+def split(self: Rendering, part: Part, labels: Indices, outlines: Indices) -> Split:
+    """Does what the method that it stands for does, once for the same images."""
+    facts = (self.seed, self.image_size, tuple(self.domains), self.stream, part)
+    key = (*facts, labels.tobytes(), outlines.tobytes())
+    if key not in rendered:
+        if len(rendered) == MOST_RENDERED:
+            rendered.clear()
+        rendered[key] = made = render_anew(self, part, labels, outlines)
+        for array in (np.asarray(made.images), made.labels, made.domains):
+            array.flags.writeable = False
+    return rendered[key]
+
+
 @contextmanager
 def one_shipped_model() -> Iterator[None]:
-    """Within it all runs of this process have one shipped model, which must stay as it was."""
+    """Within it all runs share the shipped model, which must stay as it was, and images."""
     adapter.load_backbone = load_backbone
+    Rendering.split = split  # type: ignore[method-assign]
     try:
         yield
     finally:
         adapter.load_backbone = load_anew
+        Rendering.split = render_anew  # type: ignore[method-assign]
         shared = load_once(tiny.NAME)
         assert shared.fingerprint == adapter._fingerprint(shared._model)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +49,8 @@ _EMBEDDING = "token_embedding.weight"
 _ROW_IDS = "token_embedding.row_ids"
 
 
+# It reads a file of 49,000 merges.
+@cache
 def tokenizer() -> SimpleTokenizer:
     """Return open_clip's byte-pair tokenizer, cut to the tiny model's context length."""
     return SimpleTokenizer(context_length=CONFIG["text"]["context_length"])
