@@ -167,6 +167,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return do
 
 
+@pytest.mark.slow
 def test_an_installed_packages_method_runs(sotto, config, storage, install, tmp_path):
     module = f"others_{tmp_path.name}.momentum"
     install({"momentum": module})

@@ -38,6 +38,7 @@ def plot(sotto: Command, run: Finished, *more: str) -> Any:
     return sotto("plot", run.run_id, "--storage", run.storage.url, *more)
 
 
+@pytest.mark.slow
 def test_a_picture_names_its_run_and_takes_no_others_place(sotto, noised_run, here):
     before = noised_run.storage.file.read_bytes()
     answer = plot(sotto, noised_run, "--kind", "curves")

@@ -28,6 +28,7 @@ def base(make_storage) -> RunPlan:
     return plan_run(config, SilentObserver(), Surroundings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relation", "rounds"), TOTALS)
 def test_the_published_preset_has_its_honest_totals(base, relation, rounds):
     config = load_config(Path("published-preset"), [f"privacy.relation={relation}"])

@@ -26,12 +26,13 @@ def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Protection, "prepare", prepare)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
     [
         (),
-        pytest.param(NO_POOL, marks=pytest.mark.slow),
-        pytest.param(("method={name: fedpgp, context_tokens: 2}",), marks=pytest.mark.slow),
+        NO_POOL,
+        ("method={name: fedpgp, context_tokens: 2}",),
     ],
     ids=["pool and personal part", "neither", "personal part"],
 )
