@@ -20,7 +20,6 @@ from platform.results.sweeping.grid import Cell, Grid
 from platform.results.sweeping.tables import announce
 from tests.trunk._pictures import drawn
 from tests.trunk._runs import Command, Finished, Storage, opened
-from tests.trunk._tampering import execute
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +75,6 @@ def test_what_cannot_be_drawn_is_refused_in_a_sentence(sotto, noised_run, here, 
     for word in words:
         assert word in answer.err
     assert files(here) == before
-
-
-def test_of_a_run_that_was_tampered_with_nothing_is_drawn(sotto, own_copy, here):
-    execute(own_copy.storage.file, "UPDATE audit SET actor = 'x'")
-    assert plot(sotto, own_copy).code == 3
-    assert files(here) == set()
 
 
 def test_the_numbers_are_the_summarys(noised_run):

@@ -87,14 +87,7 @@ def test_each_image_is_prepared_once_in_chunks_and_only_those_that_are_asked_for
 
 
 @pytest.mark.parametrize(
-    ("needs", "source"),
-    [
-        ("tokens", "files"),
-        *(
-            pytest.param(*more, marks=pytest.mark.slow)
-            for more in [("features", "files"), ("pixels", "array")]
-        ),
-    ],
+    ("needs", "source"), [("features", "files"), ("pixels", "array"), ("tokens", "files")]
 )
 def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     images, backbone, told = pictures(70), load_backbone("sotto-tiny"), []

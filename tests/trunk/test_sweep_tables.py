@@ -233,9 +233,6 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
     assert "seed:" not in text
     assert r"$\infty$ / $\infty$ / $\infty$ & - \\" in latex(tables)
     require_whole(latex(tables))
-
-
-def test_an_epsilon_is_rounded_up():
     assert [shown_epsilon(value) for value in (8.001, 0.0, math.inf)] == ["8.01", "0.00", "∞"]
     assert shown_epsilon(8.0000004) == "8.00"
 

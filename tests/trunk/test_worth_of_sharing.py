@@ -29,11 +29,7 @@ def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [
-        (),
-        NO_POOL,
-        ("method={name: fedpgp, context_tokens: 2}",),
-    ],
+    [(), NO_POOL, ("method={name: fedpgp, context_tokens: 2}",)],
     ids=["pool and personal part", "neither", "personal part"],
 )
 def test_a_run_whose_uploads_say_nothing_is_its_silent_run(storage, monkeypatch, method):
