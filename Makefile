@@ -19,8 +19,7 @@ TORCH := $(shell sed -nE 's/^((torch|torchvision)==[^ ;]+).*/\1/p' requirements.
 INPUTS := $(LOCK) pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUTS)) \
 	| sha256sum | cut -c 1-16)
-# Modules are compiled when they are first imported: most of what is installed never is.
-PIP_INSTALL := -m pip install --disable-pip-version-check --no-compile --quiet
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
 # This package itself: built from what is here, with the setuptools that is locked.
 EDITABLE := --no-deps --no-build-isolation --editable .
 # Its former name, under which an environment of before may know it still. The folder goes first:
