@@ -1,0 +1,72 @@
+"""Sotto from Python: private federated runs, secure sums, and what they give away.
+
+    import sotto
+
+    run = sotto.run("quickstart", rounds=3)
+    run.accuracy, run.epsilon.server
+
+    total = sotto.secure_sum({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [0.5, 0.5]}, clipping_norm=10.0)
+
+    plan = sotto.Plan("upload_noise", rounds=10, noise_multiplier=3.8)
+    plan.epsilon(delta=1e-5).server
+
+Names are loaded when they are first used, so `import sotto` is quick, and secure sums and plans
+never load torch. `docs/python.md` describes each name, and says what stays as it is.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sotto.data import Data, clip
+    from sotto.errors import Error
+    from sotto.plans import Plan, calibrate
+    from sotto.runs import Epsilon, Round, Run, resume, run
+    from sotto.sums import SecureSum, SecureSumClient, SecureSumServer, secure_sum
+
+_MODULES = {
+    "Data": "data",
+    "Epsilon": "runs",
+    "Error": "errors",
+    "Plan": "plans",
+    "Round": "runs",
+    "Run": "runs",
+    "SecureSum": "sums",
+    "SecureSumClient": "sums",
+    "SecureSumServer": "sums",
+    "calibrate": "plans",
+    "clip": "data",
+    "resume": "runs",
+    "run": "runs",
+    "secure_sum": "sums",
+}
+__all__ = [
+    "Data",
+    "Epsilon",
+    "Error",
+    "Plan",
+    "Round",
+    "Run",
+    "SecureSum",
+    "SecureSumClient",
+    "SecureSumServer",
+    "calibrate",
+    "clip",
+    "resume",
+    "run",
+    "secure_sum",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module 'sotto' has no attribute {name!r}")
+    value = getattr(import_module(f"sotto.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
