@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 ENGINE ?= local
-PACKAGES := methods platform privacy storage
+PACKAGES := methods platform privacy sotto storage
 
 # Where torch and torchvision for the processor alone are to be had: an index that `make install` is
 # told of once, and remembers. Empty is the default, PyPI's with all that CUDA needs.

@@ -5,7 +5,7 @@
     run = sotto.run("quickstart", rounds=3)
     run.accuracy, run.epsilon.server
 
-    total = sotto.secure_sum({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [0.5, 0.5]}, clipping_norm=10.0)
+    total = sotto.secure_sum({"a": [1.0, 2.0], "b": [3.0, 4.0]}, clipping_norm=10.0)
 
     plan = sotto.Plan("upload_noise", rounds=10, noise_multiplier=3.8)
     plan.epsilon(delta=1e-5).server

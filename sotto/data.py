@@ -136,9 +136,7 @@ def _picture(image: Any) -> NDArray[np.uint8]:
     return found
 
 
-def _names(
-    field: str, values: ArrayLike, count: int, classes: Sequence[str] | None
-) -> list[str]:
+def _names(field: str, values: ArrayLike, count: int, classes: Sequence[str] | None) -> list[str]:
     listed = np.asarray(values).tolist()
     if not isinstance(listed, list) or len(listed) != count:
         length = len(listed) if isinstance(listed, list) else 0
@@ -155,9 +153,7 @@ def _names(
     return names
 
 
-def _written(
-    parent: Path, parts: Sequence[str], pictures: Sequence[NDArray[np.uint8]]
-) -> Path:
+def _written(parent: Path, parts: Sequence[str], pictures: Sequence[NDArray[np.uint8]]) -> Path:
     """Write the images, unless the same ones are there; return their folder."""
     from PIL import Image
 

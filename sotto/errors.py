@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 
 class Error(Exception):
     """A value is not valid, or something cannot be done; the message is one plain sentence.

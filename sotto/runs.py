@@ -97,7 +97,8 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """The effective configuration, as plain data."""
-        return self._agreed.config.model_dump(mode="json")
+        tree: dict[str, Any] = self._agreed.config.model_dump(mode="json")
+        return tree
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -105,7 +106,8 @@ class Run:
         found = self._agreed.summary
         if found is None:
             raise Error(f"run {self.id} has not finished; `sotto.resume` goes on with it")
-        return json.loads(json.dumps(found))
+        copy: dict[str, Any] = json.loads(json.dumps(found))
+        return copy
 
     @property
     def finished(self) -> bool:

@@ -1,0 +1,174 @@
+"""`sotto.run` and what it returns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import sotto
+
+SMALL = {
+    "task.clients": 4,
+    "task.domains": ["real"],
+    "task.test_per_class": 2,
+    "task.partition.images_per_client": 4,
+    "training.local_steps": 1,
+    "cohort.dropout_rate": 0.0,
+    "secure_aggregation.threshold": 3,
+    "secure_aggregation.corrupt": 1,
+    "rounds": 2,
+    "progress": False,
+}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    return f"sqlite:///{tmp_path_factory.mktemp('runs')}/sotto.db"
+
+
+@pytest.fixture(scope="module")
+def told():
+    return []
+
+
+@pytest.fixture(scope="module")
+def run(storage, told):
+    return sotto.run("quickstart", storage=storage, on_round=told.append, **SMALL)
+
+
+def test_a_run_has_numbers(run, told):
+    assert run.finished and 0.0 <= run.accuracy <= 1.0
+    assert run.unit == "client" and run.delta == 1e-5
+    assert run.epsilon.server == pytest.approx(8.0, rel=1e-4)
+    assert len(run.rounds) == 2 and list(run.rounds["round"]) == [1, 2]
+    assert run.summary["run_id"] == run.id and run.config["rounds"] == 2
+    assert [(one.number, one.of) for one in told] == [(1, 2), (2, 2)]
+    assert told[0].epsilon.server < told[1].epsilon.server == run.epsilon.server
+
+
+def test_a_run_is_found_again(run, storage):
+    assert sotto.Run("latest", storage).id == run.id
+    assert sotto.resume(run.id, storage=storage).epsilon == run.epsilon
+    with pytest.raises(sotto.Error):
+        sotto.Run("nobody", storage)
+
+
+def test_a_report_and_a_picture_are_files(run, tmp_path):
+    page = run.report(tmp_path / "report.html")
+    assert page.read_text("utf-8").count(run.id)
+    assert json.loads(run.report(tmp_path / "report.json").read_text("utf-8"))
+    assert run.plot(tmp_path / "accuracy.svg").read_text("utf-8").count("<svg")
+    for refused in (lambda: run.report(page), lambda: run.report(tmp_path / "report.doc")):
+        with pytest.raises(sotto.Error) as caught:
+            refused()
+        assert caught.value.field == "path"
+    with pytest.raises(sotto.Error) as caught:
+        run.plot(tmp_path / "experts.svg", kind="experts")
+    assert caught.value.field == "kind" and not (tmp_path / "experts.svg").exists()
+
+
+def test_what_a_callback_does_changes_nothing(run, storage):
+    def meddle(found):
+        found.document["epsilon"]["server"] = 0.0
+
+    again = sotto.run("quickstart", storage=storage, on_round=meddle, **SMALL)
+    assert again.epsilon == run.epsilon
+
+
+def test_ctrl_c_leaves_a_run_that_goes_on(storage, run):
+    def stop(found):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sotto.run("quickstart", storage=storage, on_round=stop, **SMALL)
+    left = sotto.Run("latest", storage)
+    assert not left.finished and len(left.rounds) == 1
+    with pytest.raises(sotto.Error, match="resume"):
+        _ = left.summary
+    gone_on = sotto.resume(storage=storage, progress=False)
+    assert gone_on.id == left.id and gone_on.finished
+    # Round one is not paid for twice.
+    assert gone_on.epsilon == run.epsilon
+
+
+def test_a_plan_is_the_privacy_of_a_run(storage):
+    plan = sotto.Plan("upload_noise", rounds=2, noise_multiplier=9.0)
+    small = {key: value for key, value in SMALL.items() if key != "rounds"}
+    run = sotto.run("promptfl", storage=storage, privacy=plan, **small)
+    assert run.epsilon.server == pytest.approx(plan.epsilon(1e-5).server, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "field"),
+    [
+        ("nope", {}, "CONFIG"),
+        ("quickstart", {"rounds": 0}, "rounds"),
+        ("quickstart", {"privacy": {"mechanism": "magic"}}, "privacy.mechanism"),
+        ({"name": "mine"}, {}, "method"),
+        ("federation", {}, "federation"),
+        ("quickstart", {"data": "nowhere"}, "images"),
+    ],
+)
+def test_the_command_line_refuses_the_same(tmp_path, config, changes, field):
+    storage = f"sqlite:///{tmp_path}/runs/sotto.db"
+    with pytest.raises(sotto.Error) as caught:
+        sotto.run(config, storage=storage, **changes)
+    assert caught.value.field == field and not (tmp_path / "runs").exists()
+
+
+def test_arrays_are_data(storage, tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (24, 9, 9), dtype=np.uint8)
+    labels, owners = np.arange(24) % 2, np.arange(24) // 8
+    given = {"clients": owners, "classes": ["cat", "dog"], "folder": tmp_path}
+    data = sotto.Data(images, labels, **given)
+    assert (data.classes, data.clients) == (("cat", "dog"), ("0", "1", "2"))
+    assert sotto.Data(images, labels, **given).folder == data.folder
+    assert sotto.Data(images[::-1], labels, **given).folder != data.folder
+    run = sotto.run("promptfl", data=data, storage=storage, rounds=1, progress=False)
+    assert run.config["task"]["clients"] == 3 and 0.0 <= run.accuracy <= 1.0
+
+
+def test_pairs_of_image_and_label_are_data(tmp_path):
+    tensors = np.zeros((3, 9, 9), np.float32), np.ones((3, 9, 9), np.float32)
+    pairs = [(tensors[0], 0), (tensors[1], 1)]
+    data = sotto.Data(pairs, folder=tmp_path)
+    assert sorted(path.parent.name for path in data.folder.rglob("*.png")) == ["0", "1"]
+    tested = sotto.Data(pairs, test=[False, True], folder=tmp_path)
+    assert {p.name for p in tested.folder.iterdir()} == {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"images": np.zeros((2, 9, 9)), "labels": [0, 1]}, "images"),
+        ({"images": np.zeros((2, 9, 9, 4), np.uint8), "labels": [0, 1]}, "images"),
+        ({"images": [(np.full((3, 9, 9), 2.0), 0)]}, "images"),
+        ({"images": np.zeros((2, 9, 9), np.uint8), "labels": [0]}, "labels"),
+        ({"images": np.zeros((2, 9, 9), np.uint8), "labels": ["..", "a/b"]}, "labels"),
+        ({"images": np.zeros((1, 9, 9), np.uint8), "labels": [1], "classes": ["a"]}, "classes"),
+        ({"images": np.zeros((1, 9, 9), np.uint8), "labels": [0], "clients": []}, "clients"),
+    ],
+)
+def test_what_is_no_image_is_refused_and_nothing_written(tmp_path, arguments, field):
+    with pytest.raises(sotto.Error) as caught:
+        sotto.Data(**arguments, folder=tmp_path)
+    assert caught.value.field == field and not list(tmp_path.iterdir())
+
+
+def test_import_is_light_and_sums_and_plans_never_load_torch():
+    script = """
+import sys, sotto
+heavy = {"torch", "matplotlib", "numpy", "pandas"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+sotto.secure_sum({"a": [1.0], "b": [2.0]}, clipping_norm=9.0)
+sotto.Plan("upload_noise", noise_multiplier=4.0).guesses()
+sotto.calibrate(sotto.Plan("dp_sgd", sampling_probability=0.5), epsilon=4.0)
+assert not {"torch", "matplotlib"} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
