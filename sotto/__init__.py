@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sotto.data import Data, clip
     from sotto.errors import Error
+    from sotto.own import averaged
     from sotto.plans import Plan, calibrate
     from sotto.runs import Epsilon, Round, Run, resume, run
     from sotto.sums import SecureSum, SecureSumClient, SecureSumServer, secure_sum
@@ -36,6 +37,7 @@ _MODULES = {
     "SecureSum": "sums",
     "SecureSumClient": "sums",
     "SecureSumServer": "sums",
+    "averaged": "own",
     "calibrate": "plans",
     "clip": "data",
     "resume": "runs",
@@ -52,6 +54,7 @@ __all__ = [
     "SecureSum",
     "SecureSumClient",
     "SecureSumServer",
+    "averaged",
     "calibrate",
     "clip",
     "resume",

@@ -11,11 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from methods import MethodError
+from methods import MethodError, Registry
+from methods.interface.registry import InProgram
 from platform.agreement import Agreed
 from platform.agreement.budgets import read_budget
-from platform.config import RunConfig, load_config, parse_config
-from platform.config.files import find_config, is_file, packaged_file
+from platform.config import RunConfig, Sources, load_config, parse_config
+from platform.config.files import find_config, is_file, packaged_file, read_preset
+from platform.config.loading import read_whole
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import PlatformError, field_of
@@ -199,7 +201,7 @@ class Run:
 
 
 def run(
-    config: str | Path | Mapping[str, Any],
+    config: str | Path | Mapping[str, Any] | InProgram,
     *,
     data: Data | str | Path | None = None,
     model: Mapping[str, Any] | None = None,
@@ -216,7 +218,8 @@ def run(
     Args:
         config: The name of a packaged configuration or of a method, a YAML file, or all keys as a
             dictionary. A method's name stands for the configuration `quickstart`, or `own-data`
-            where data are given, with that method.
+            where data are given, with that method; so does a method of the program, such as
+            `averaged` makes.
         data: One's own images, or their folder.
         model: The frozen model, from `clip`.
         privacy: A plan, whose rounds, mechanism and noise the run has; or the section `privacy`.
@@ -237,14 +240,20 @@ def run(
             parts |= (data if isinstance(data, Data) else Data(data)).overrides()
         if privacy is not None:
             parts |= privacy.overrides() if isinstance(privacy, Plan) else {"privacy": privacy}
-        base = "quickstart" if data is None else "own-data"
-        loaded = configured(config, base, storage, {**parts, **overrides})
+        surroundings, base = Surroundings(), "quickstart" if data is None else "own-data"
+        if isinstance(config, InProgram):
+            surroundings = surroundings_of(config)
+            if model is None:
+                parts = {"task.model": None, **parts}
+            config = config.name
+        changes = {**parts, **overrides}
+        loaded = configured(config, base, storage, changes, surroundings)
         if loaded.federation is not None:
             raise invalid(
                 "federation", "given", "a configuration without it; `sotto run` waits for clients"
             )
         return _executed(
-            lambda observer: create_run(loaded, observer, Surroundings()), on_round, progress
+            lambda observer: create_run(loaded, observer, surroundings), on_round, progress
         )
 
 
@@ -252,6 +261,7 @@ def resume(
     id: str = "latest",
     *,
     storage: str = "sqlite:///runs/sotto.db",
+    method: InProgram | None = None,
     on_round: OnRound | None = None,
     progress: bool = True,
 ) -> Run:
@@ -260,6 +270,7 @@ def resume(
     Args:
         id: The run's name, or `latest`.
         storage: URL of its database.
+        method: The method of the program that the run was started with, if it was.
         on_round: See `run`.
         progress: See `run`.
 
@@ -271,10 +282,16 @@ def resume(
         return found
     with refusing():
         return _executed(
-            lambda observer: reopen_run(found.id, storage, observer, Surroundings()),
+            lambda observer: reopen_run(found.id, storage, observer, surroundings_of(method)),
             on_round,
             progress,
         )
+
+
+def surroundings_of(method: InProgram | None) -> Surroundings:
+    """Return the surroundings of a run with a method of the program."""
+    registry = Registry(objects=() if method is None else (method,))
+    return Surroundings(registry=registry, sources=Sources(registry=registry))
 
 
 def configured(
@@ -282,6 +299,7 @@ def configured(
     base: str,
     storage: str | None,
     overrides: Mapping[str, Any],
+    surroundings: Surroundings,
 ) -> RunConfig:
     """Return a checked configuration, of a method's name that of `base` with the method.
 
@@ -293,15 +311,15 @@ def configured(
         changes.append(("storage.url", storage))
     texts = [f"{key}={json.dumps(value)}" for key, value in changes]
     if isinstance(config, Mapping):
-        return parse_config(dict(config), texts)
-    surroundings = Surroundings()
+        return parse_config(dict(config), texts, surroundings.sources)
     path, sources = Path(config), surroundings.sources
-    if not is_file(path) and packaged_file(path, sources) is None:
-        if str(config) not in surroundings.registry.available():
-            # Names all packaged configurations.
-            find_config(path, sources)
-        path, texts = Path(base), [f"method.name={config}", *texts]
-    return load_config(path, texts, sources)
+    if is_file(path) or packaged_file(path, sources) is not None:
+        return load_config(path, texts, sources)
+    if str(config) not in surroundings.registry.available():
+        # Names all packaged configurations.
+        find_config(path, sources)
+    tree, _ = read_whole(find_config(Path(base), sources), sources)
+    return parse_config({**tree, "method": read_preset(config, sources)}, texts, sources)
 
 
 def _flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ A method can come from
 - a module of `methods/` without a leading underscore; its preset is in `configs/methods/`;
 - an entry point of the group `sotto.methods` in an installed package: the name is the method's,
   the value a module. Its preset is the YAML file beside that module, of the same name;
+- an object of the program that calls this package, which has `Config` and `build` as a module has;
 - a file `NAME.py` in a folder that the user names on the command line (`--methods DIR`), with
   `NAME.yaml` beside it. It stands alone: it can import nothing else of the folder. Files whose
   names begin with `_` or `test_`, and `conftest.py`, are not methods.
@@ -47,12 +48,12 @@ class Origin:
     """The code of a method from outside, for a run's records.
 
     Attributes:
-        kind: A file of a folder, or a module of an installed package.
-        where: The folder, or the package with its version and the module.
-        sha256: Digest of the method's file, in hexadecimal.
+        kind: A file of a folder, a module of an installed package, or an object of the program.
+        where: The folder, or the package with its version and the module, or the object's name.
+        sha256: Digest of the method's file, or of what the object says of itself, in hexadecimal.
     """
 
-    kind: Literal["folder", "package"]
+    kind: Literal["folder", "package", "object"]
     where: str
     sha256: str
 
@@ -180,7 +181,35 @@ class FileInFolder:
         return self.path.with_suffix(".yaml")
 
 
-MethodSource = OwnModule | InstalledModule | FileInFolder
+@dataclass(frozen=True)
+class InProgram:
+    """A method that the calling program made.
+
+    Attributes:
+        name: Its name in configurations.
+        module: Has `Config`, `build` and a docstring, as a module has that is a method.
+        digest: SHA-256 of what tells it from others, in hexadecimal.
+    """
+
+    name: str
+    module: Any = field(repr=False, compare=False)
+    digest: str
+
+    @property
+    def where(self) -> str:
+        """The program."""
+        return "an object of this program"
+
+    def load(self) -> ModuleType:
+        """Return what has `Config` and `build`."""
+        return cast("ModuleType", self.module)
+
+    def origin(self) -> Origin:
+        """Return name and digest."""
+        return Origin("object", self.name, self.digest)
+
+
+MethodSource = OwnModule | InstalledModule | FileInFolder | InProgram
 
 
 def installed_modules() -> Iterator[InstalledModule]:
@@ -253,11 +282,13 @@ class Registry:
         package: Import name of the package whose modules are methods.
         folder: Folder with the user's own methods; None for none.
         installed: Whether entry points of installed packages count.
+        objects: Methods of the calling program.
     """
 
     package: str = "methods"
     folder: Path | None = None
     installed: bool = True
+    objects: tuple[InProgram, ...] = ()
 
     def available(self) -> tuple[str, ...]:
         """Return names of all methods, sorted; `BrokenMethod` if two have one name."""
@@ -322,7 +353,7 @@ class Registry:
     def preset(self, name: str) -> Path | None:
         """Return where the preset of a method from outside would be; None for any other name."""
         source = self._sources.get(name)
-        return None if source is None or isinstance(source, OwnModule) else source.preset()
+        return source.preset() if isinstance(source, InstalledModule | FileInFolder) else None
 
     # Read once, so that the records of a file tell of the running code.
     @cached_property
@@ -346,6 +377,7 @@ class Registry:
             yield from installed_modules()
         if self.folder is not None:
             yield from files_in(self.folder)
+        yield from self.objects
 
     def _source(self, name: str) -> MethodSource:
         valid = self.available()

@@ -238,6 +238,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
     """Return the preset of a method: the section that its name alone stands for."""
+    if any(known.name == name for known in sources.registry.objects):
+        # An object of the program has its defaults in its own `Config`.
+        return {"name": name}
     path: Path | None = None
     if isinstance(name, str) and "/" not in name:
         path = sources.presets / f"{name}.yaml"

@@ -172,3 +172,57 @@ assert not {"torch", "matplotlib"} & set(sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def two_classes(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    images = (rng.integers(0, 60, (60, 8, 8)) + 120 * labels[:, None, None]).astype(np.uint8)
+    folder = tmp_path_factory.mktemp("data")
+    return sotto.Data(images, labels, clients=np.arange(60) // 20, folder=folder)
+
+
+def linear(outputs=2, **more):
+    from torch import nn
+
+    return sotto.averaged(nn.Sequential(nn.Flatten(), nn.Linear(192, outputs)), size=8, **more)
+
+
+def test_a_network_of_ones_own_is_averaged_and_learns(storage, two_classes):
+    facts = {"data": two_classes, "storage": storage, "progress": False, "rounds": 3}
+    settings = {"privacy": {"mechanism": "none"}, "training.learning_rate": 0.5}
+    run = sotto.run(linear(), **facts, **settings)
+    assert run.accuracy == 1.0 and run.config["method"]["name"] == "averaged"
+    plan = sotto.Plan("upload_noise", rounds=3, noise_multiplier=4.0)
+    private = sotto.run(linear(), **{**facts, "privacy": plan, "rounds": 3})
+    assert private.epsilon.server == pytest.approx(plan.epsilon(1e-5).server)
+
+
+def test_a_mistake_in_it_names_function_and_remedy(storage, two_classes):
+    from torch import nn
+    from torch.nn import functional
+
+    facts = {"data": two_classes, "storage": storage, "progress": False}
+
+    class Broken(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, images):
+            return self.layer(images)
+
+    wrong = {
+        "forward of Broken raised RuntimeError": sotto.averaged(Broken(), size=8),
+        "(1, 5)": linear(5),
+        'reduction="none"': linear(loss=functional.cross_entropy),
+    }
+    for words, method in wrong.items():
+        with pytest.raises(sotto.Error) as caught:
+            sotto.run(method, **facts)
+        assert words in str(caught.value) and "valid: " in str(caught.value)
+    for module in (nn.BatchNorm2d(3), nn.Flatten()):
+        with pytest.raises(sotto.Error) as caught:
+            sotto.averaged(module)
+        assert caught.value.field == "module"

@@ -1,0 +1,177 @@
+"""A network of one's own: any `nn.Module` that maps images to scores of classes, averaged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from opacus.validators import ModuleValidator
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from methods import MethodError
+from methods.interface import method as m
+from methods.interface.averaging import AveragedMethod
+from methods.interface.registry import InProgram
+from methods.networks.method import BatchObjective, blocks, columns_of
+from sotto.errors import invalid
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+ROWS = 256
+"""Images that are classified at once; changes memory only."""
+
+
+def averaged(
+    module: nn.Module, *, loss: Loss | None = None, size: int = 32, name: str = "averaged"
+) -> InProgram:
+    """Return FedAvg of a network as a method for `sotto.run`.
+
+    Every client trains the whole network, and the mean change is added. The platform clips, noises
+    and masks what clients send, as with any other method; the network does not know.
+
+    Args:
+        module: Maps images of shape (B, 3, size, size), with values from 0 to 1, to scores of
+            shape (B, C) for the task's C classes. It trains from its present parameters, and is not
+            changed. No layer may join the images of a batch, as batch normalisation does.
+        loss: From scores (B, C) and labels (B,) to one loss for each image, (B,). None is
+            cross-entropy.
+        size: Side of the images in pixels.
+        name: The method's name in configurations and records.
+
+    Raises:
+        Error: The module has a layer that joins images, or nothing to train.
+    """
+    problems = ModuleValidator.validate(module, strict=False)
+    if problems:
+        raise invalid("module", str(problems[0]), "layers that treat each image alone")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise invalid(
+            "module", type(module).__name__, "one with parameters that require a gradient"
+        )
+    if not name.isidentifier():
+        raise invalid("name", name, "letters, digits and _")
+    loss = loss or _cross_entropies
+    told = [repr(module), *(f"{n} {tuple(p.shape)}" for n, p in module.named_parameters())]
+    digest = hashlib.sha256("\n".join((*told, loss.__qualname__, str(size))).encode()).hexdigest()
+
+    def build(config: Config, task: m.Task) -> OwnNetwork:
+        return OwnNetwork(module.to(task.device), loss, task, pixel_size=size)
+
+    kept = SimpleNamespace(Config=Config, build=build, __doc__=_DOCUMENTED)
+    return InProgram(name, kept, digest)
+
+
+_DOCUMENTED = """FedAvg of a network of one's own.
+
+McMahan et al. 2017, Algorithm 1, on a network that the calling program made.
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """No options."""
+
+
+def _cross_entropies(scores: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(scores, labels, reduction="none")
+
+
+@dataclass(frozen=True)
+class OwnNetwork(AveragedMethod):
+    """Federated averaging of a module; parameters without a gradient stay as they are."""
+
+    module: nn.Module
+    loss: Loss
+    task: m.Task
+    pixel_size: int = field(kw_only=True)
+    needs: frozenset[m.Need] = field(default=frozenset({"pixels"}), init=False)
+    closed_classes = True
+
+    def __post_init__(self) -> None:
+        """Try the network and its loss on one image."""
+        side, device, classes = self.pixel_size, self.task.device, len(self.task.classes)
+        with torch.no_grad():
+            image = torch.zeros((1, 3, side, side), device=device)
+            found = self._scores(dict(self.module.named_parameters()), image)
+            if found.shape != (1, classes):
+                raise MethodError(
+                    f"module: {type(self.module).__name__} gives scores of shape "
+                    f"{tuple(found.shape)} for one image; valid: (1, {classes}), one for each class"
+                )
+            self._losses_of(found, torch.zeros(1, dtype=torch.int64, device=device))
+
+    @property
+    def _trained(self) -> dict[str, nn.Parameter]:
+        return {n: p for n, p in self.module.named_parameters() if p.requires_grad}
+
+    def prepare(self, arrays: m.Arrays) -> m.Arrays:
+        """Return pixels (n, 3, S, S) uint8."""
+        pixels = np.asarray(arrays["pixels"])
+        return {"pixels": np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))}
+
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return every trained parameter."""
+        return {name: m.TensorSpec(tuple(p.shape)) for name, p in self._trained.items()}
+
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return the parameters as the program made them."""
+        return {
+            name: p.detach().cpu().numpy().astype(np.float32) for name, p in self._trained.items()
+        }
+
+    def training_objective(self) -> m.Objective:
+        """Return the loss that was given."""
+
+        def losses(parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+            scores = self._scores(parameters, batch["pixels"].to(torch.float32) / 255.0)
+            return self._losses_of(scores, batch["labels"])
+
+        return BatchObjective(losses)
+
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return scores (n, len(classes)) of the averaged network."""
+        columns, device = columns_of(classes, self.task.classes), self.task.device
+        parameters = {
+            n: torch.from_numpy(np.array(a)).to(device) for n, a in view.broadcast.items()
+        }
+        pieces = []
+        with torch.no_grad():
+            for some in blocks({"pixels": batch["pixels"]}, ROWS):
+                pixels = torch.from_numpy(np.array(some["pixels"])).to(device)
+                pieces.append(self._scores(parameters, pixels.to(torch.float32) / 255.0))
+        found: m.Logits = torch.cat(pieces)[:, columns].cpu().numpy().astype(np.float32)
+        return found
+
+    def _scores(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        try:
+            found: Tensor = functional_call(self.module, dict(parameters), (images,))
+        except Exception as error:
+            raise MethodError(_told(type(self.module).__name__, "forward", error)) from error
+        return found
+
+    def _losses_of(self, scores: Tensor, labels: Tensor) -> Tensor:
+        name = getattr(self.loss, "__qualname__", "loss")
+        try:
+            found = self.loss(scores, labels)
+        except Exception as error:
+            raise MethodError(_told("loss", name, error)) from error
+        if not isinstance(found, Tensor) or found.shape != labels.shape:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise MethodError(
+                f"loss: {name} gives {shape} for {len(labels)} images; valid: one loss for each "
+                'image, as with reduction="none"'
+            )
+        return found
+
+
+def _told(what: str, function: str, error: Exception) -> str:
+    reason = " ".join(str(error).split())[:200] or "no reason given"
+    return (
+        f"module: {function} of {what} raised {type(error).__name__}: {reason}; valid: a network "
+        "for images of shape (B, 3, size, size)"
+    )
