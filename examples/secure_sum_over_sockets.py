@@ -21,10 +21,10 @@ def take_part(name, address):
 with Listener(("localhost", 0)) as listener:
     for name in VECTORS:
         threading.Thread(target=take_part, args=(name, listener.address)).start()
-    lines = [listener.accept() for _ in VECTORS]
-    lines = {line.recv_bytes().decode(): line for line in lines}
+    lines = {a.recv_bytes().decode(): a for a in (listener.accept() for _ in VECTORS)}
     server = sotto.SecureSumServer(AGREED)
     while not server.done:
-        for name, message in server.step({n: line.recv_bytes() for n, line in lines.items()}).items():
+        answers = {name: line.recv_bytes() for name, line in lines.items()}
+        for name, message in server.step(answers).items():
             lines[name].send_bytes(message)
 print(server.total)

@@ -247,7 +247,7 @@ def run(
                 parts = {"task.model": None, **parts}
             config = config.name
         changes = {**parts, **overrides}
-        loaded = configured(config, base, storage, changes, surroundings)
+        loaded = configured(config, base, changes, storage=storage, surroundings=surroundings)
         if loaded.federation is not None:
             raise invalid(
                 "federation", "given", "a configuration without it; `sotto run` waits for clients"
@@ -297,8 +297,9 @@ def surroundings_of(method: InProgram | None) -> Surroundings:
 def configured(
     config: str | Path | Mapping[str, Any],
     base: str,
-    storage: str | None,
     overrides: Mapping[str, Any],
+    *,
+    storage: str | None,
     surroundings: Surroundings,
 ) -> RunConfig:
     """Return a checked configuration, of a method's name that of `base` with the method.

@@ -36,7 +36,7 @@ def pytest_collection_finish() -> None:
     """
     if not measures(sys.gettrace()):
         return
-    for package in ("methods", "platform", "privacy", "storage"):
+    for package in ("methods", "platform", "privacy", "sotto", "storage"):
         for file in sorted((ROOT / package).rglob("*.py")):
             if file.stem != "__main__":
                 parts = file.relative_to(ROOT).with_suffix("").parts

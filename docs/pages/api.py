@@ -1,7 +1,7 @@
 """Build the pages of the public interface from docstrings and signatures.
 
-The site describes the modules that an author of a method, a mechanism or a transport imports, and
-those that return results. All other modules are internal and have no page.
+The site describes `sotto`, the modules that an author of a method, a mechanism or a transport
+imports, and those that return results. All other modules are internal and have no page.
 
 Sources are read and not imported, because `platform` is also the name of a standard module. A
 package has one page and each of its modules one part of it. Sphinx' directives for Python make all
@@ -31,8 +31,9 @@ from griffe import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("methods", "platform", "privacy", "storage")
+PACKAGES = ("methods", "platform", "privacy", "sotto", "storage")
 PUBLIC = (
+    "sotto",
     "methods.interface",
     "methods.prompts",
     "methods.networks",

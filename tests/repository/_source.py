@@ -7,11 +7,11 @@ import functools
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("methods", "platform", "privacy", "storage")
+PACKAGES = ("methods", "platform", "privacy", "sotto", "storage")
 
 
 def python_files(root: Path = ROOT) -> list[Path]:
-    """Every Python file of the four packages, sorted."""
+    """Every Python file of the packages, sorted."""
     return sorted(path for package in PACKAGES for path in (root / package).rglob("*.py"))
 
 

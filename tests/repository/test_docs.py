@@ -35,9 +35,11 @@ ADR_NAMED = re.compile(r"\bADRs?[\s#]+(\d+(?:(?:,|\s+and)\s+\d+)*)\b|\bdocs/adr/
 # Those that hold today; a new one takes the place of others, or is merged with one.
 MOST_ADRS = 30
 HISTORY = "../../CHANGELOG.md#decisions-that-were-merged-or-replaced"
-FOLDERS = "|".join((*PACKAGES, "benchmarks", "configs", "docs", "tests"))
+# Files, labels and entry points begin with `sotto` as well, so it names no module here.
+NAMED = sorted({*PACKAGES} - {"sotto"})
+FOLDERS = "|".join((*NAMED, "benchmarks", "configs", "docs", "examples", "tests"))
 PATH = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/(?:[\w.-]+/)*[\w.-]*\w)(?![\w/]*[*{{<])")
-MODULE = re.compile(rf"(?<![\w./-])((?:{'|'.join(PACKAGES)})(?:\.\w+)+)\b(?!/)")
+MODULE = re.compile(rf"(?<![\w./-])((?:{'|'.join(NAMED)})(?:\.\w+)+)\b(?!/)")
 # Sections of a configuration have the names of two packages.
 KEY = re.compile(r"^(?:privacy|storage)\.\w+$")
 # What a walk-through asks to write is not there yet.

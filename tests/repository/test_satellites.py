@@ -14,8 +14,8 @@ from tests._mutants import copied
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_layering import imported
 
-# Engines' adapters, loaders of published data sets, studies, views, the audit by attack, and the
-# methods that the core's own are compared with.
+# Engines' adapters, loaders of published data sets, studies, views, the audit by attack, the Python
+# interface, and the methods that the core's own are compared with.
 SATELLITES = (
     "benchmarks",
     "platform/cli/datasets.py",
@@ -31,6 +31,7 @@ SATELLITES = (
     "platform/results/page",
     "platform/results/pictures.py",
     "platform/results/sweeping",
+    "sotto",
 )
 # The four that the platform is for, what they are made of, and what the core's tests run.
 METHODS = {
