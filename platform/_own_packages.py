@@ -30,13 +30,22 @@ def find_own_packages() -> None:
     if not sys.flags.safe_path and sys.path and not _is_same(sys.path[0], home):
         del sys.path[0]
         os.environ["PYTHONSAFEPATH"] = "1"
+    if (found := shadowed(home)) is not None:
+        name, other = found
+        own = os.path.join(home, name)
+        _refuse(
+            f"{FIELD}: {other!r} is found before {own!r}, which this program is made of; "
+            f"valid: a path on which no other {name!r} comes first"
+        )
+
+
+def shadowed(home: str) -> tuple[str, str] | None:
+    """Return a package of ours before which another one is found, and where that one is."""
     for name in LEAVES:
-        own, found = os.path.join(home, name), _place(name)
-        if found is not None and not _is_same(found, own):
-            _refuse(
-                f"{FIELD}: {found!r} is found before {own!r}, which this program is made of; "
-                f"valid: a path on which no other {name!r} comes first"
-            )
+        found = _place(name)
+        if found is not None and not _is_same(found, os.path.join(home, name)):
+            return name, found
+    return None
 
 
 def _place(name: str) -> str | None:

@@ -16,8 +16,16 @@ never load torch. `docs/python.md` describes each name, and says what stays as i
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+try:
+    from platform._own_packages import shadowed
+except ImportError:
+    raise ImportError(
+        "platform: the standard library's is found before Sotto's; valid: an installed Sotto"
+    ) from None
 
 if TYPE_CHECKING:
     from sotto.data import Data, clip
@@ -61,6 +69,19 @@ __all__ = [
     "run",
     "secure_sum",
 ]
+
+
+def _require_own_packages() -> None:
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if (found := shadowed(home)) is not None:
+        name, other = found
+        raise ImportError(
+            f"{name}: {other!r} is found before Sotto's own package {name!r}; valid: another name "
+            "for yours, or a path on which it comes later"
+        )
+
+
+_require_own_packages()
 
 
 def __getattr__(name: str) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sotto
+from tests.repository._source import ROOT
 
 SMALL = {
     "task.clients": 4,
@@ -226,3 +229,22 @@ def test_a_mistake_in_it_names_function_and_remedy(storage, two_classes):
         with pytest.raises(sotto.Error) as caught:
             sotto.averaged(module)
         assert caught.value.field == "module"
+
+
+@pytest.mark.parametrize("name", ["methods", "privacy", "storage"])
+def test_another_package_of_the_same_name_is_told_in_one_sentence(tmp_path, name):
+    (tmp_path / "script.py").write_text("import sotto\nsotto.secure_sum")
+    mine = tmp_path / name
+    mine.mkdir()
+    (mine / "notes.txt").write_text("a folder without code is in nobody's way")
+    assert script(tmp_path).returncode == 0
+    (mine / "__init__.py").write_text("")
+    done = script(tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {name}: {str(mine)!r} is found")
+
+
+def script(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(folder / "script.py")]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
