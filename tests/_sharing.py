@@ -35,7 +35,8 @@ rendered: dict[tuple[Any, ...], Split] = {}
 
 def split(self: Rendering, part: Part, labels: Indices, outlines: Indices) -> Split:
     """Does what the method that it stands for does, once for the same images."""
-    key = (self, part, labels.tobytes(), outlines.tobytes())
+    images = (self.seed, self.image_size, tuple(self.domains), self.stream, part)
+    key = (*images, labels.tobytes(), outlines.tobytes())
     if key not in rendered:
         rendered[key] = render_anew(self, part, labels, outlines)
         np.asarray(rendered[key].images).flags.writeable = False
