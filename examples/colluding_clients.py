@@ -1,4 +1,4 @@
-"""What colluding clients cost: each shows the server its share of the noise."""
+"""Peers know their own share of the noise, so without room for colluders nothing holds for them."""
 
 import sotto
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,7 +19,7 @@ from platform.agreement import Agreed
 from platform.agreement.budgets import read_budget
 from platform.config import RunConfig, Sources, load_config, parse_config
 from platform.config.files import find_config, is_file, packaged_file, read_preset
-from platform.config.loading import read_whole
+from platform.config.loading import flat, read_whole
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import PlatformError, field_of
@@ -108,8 +110,7 @@ class Run:
         found = self._agreed.summary
         if found is None:
             raise Error(f"run {self.id} has not finished; `sotto.resume` goes on with it")
-        copy: dict[str, Any] = json.loads(json.dumps(found))
-        return copy
+        return deepcopy(dict(found))
 
     @property
     def finished(self) -> bool:
@@ -147,8 +148,14 @@ class Run:
     @property
     def rounds(self) -> DataFrame | list[dict[str, Any]]:
         """One row a round: a pandas frame where pandas is installed, else a list."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            return [dict(deepcopy(one)) for one in numbers_of(self._agreed).rounds]
+        from platform.results import results
+
         with refusing():
-            return _rows(self.id, self.storage, "round", numbers_of(self._agreed).rounds)
+            return results(self.storage, runs=self.id, per="round")
 
     def report(self, path: str | Path) -> Path:
         """Write the privacy budget report: `.html`, `.pdf` or `.json`; return the file.
@@ -157,25 +164,27 @@ class Run:
             Error: The ending is another, the file exists, or a library for PDF is missing.
         """
         from platform.results.report.document import budget_report
-        from platform.results.report.rendering import html_page, pdf_file, plain_data
+        from platform.results.report.rendering import ENCODERS, load_weasyprint
         from platform.results.report.subject import read_log
 
         target = Path(path)
-        makers: dict[str, Callable[[Any], bytes]] = {
-            ".html": lambda report: html_page(report).encode(),
-            ".json": lambda report: (json.dumps(plain_data(report), indent=2) + "\n").encode(),
-            ".pdf": pdf_file,
-        }
-        if target.suffix not in makers:
-            raise invalid("path", str(target), f"a file that ends in {', '.join(makers)}")
+        form = target.suffix.removeprefix(".")
+        if form not in ENCODERS:
+            raise invalid("path", str(target), f"a file that ends in .{', .'.join(ENCODERS)}")
         if target.exists():
             raise invalid("path", str(target), "a file that does not exist yet")
+        if form == "pdf":
+            try:
+                load_weasyprint()
+            except (ImportError, OSError):
+                valid = ".html, .json, or .pdf where WeasyPrint and Pango are installed"
+                raise invalid("path", str(target), valid) from None
         with refusing(), closing(open_existing(self.storage)) as database:
             subject = read_budget(database, self.id)
             run_ids = {subject.agreed.records.run_id, subject.agreed.spending.run_id}
             made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             report = budget_report(subject, (), made=made, log=read_log(database, run_ids))
-            write_bytes(target, makers[target.suffix](report))
+            write_bytes(target, ENCODERS[form](report))
         return target
 
     def plot(self, path: str | Path, kind: str = "curves") -> Path:
@@ -307,7 +316,7 @@ def configured(
     Raises:
         ConfigError: If it is not valid.
     """
-    changes = [*_flat(overrides)]
+    changes = [*flat(overrides)]
     if storage is not None:
         changes.append(("storage.url", storage))
     texts = [f"{key}={json.dumps(value)}" for key, value in changes]
@@ -321,14 +330,6 @@ def configured(
         find_config(path, sources)
     tree, _ = read_whole(find_config(Path(base), sources), sources)
     return parse_config({**tree, "method": read_preset(config, sources)}, texts, sources)
-
-
-def _flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def _executed(
@@ -368,8 +369,6 @@ class _Watcher(Observer):
 
     def warned(self, sentences: Sequence[str]) -> None:
         """Warn about each."""
-        import warnings
-
         for sentence in sentences:
             warnings.warn(sentence, UserWarning, stacklevel=2)
 
@@ -384,7 +383,7 @@ class _Watcher(Observer):
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
         """Move the bar, and tell the caller's function."""
-        told = json.loads(json.dumps(document))
+        told = deepcopy(dict(document))
         found = Round(
             int(told["round"]), self._rounds, told["accuracy"]["mean"], _epsilon(told), told
         )
@@ -402,18 +401,6 @@ def _epsilon(document: Mapping[str, Any]) -> Epsilon:
     found = document["epsilon"]
     # JSON has no infinity, so documents say "inf".
     return Epsilon(*(float(found[name]) for name in Epsilon._fields))
-
-
-def _rows(
-    id: str, storage: str, per: str, documents: Sequence[Mapping[str, Any]]
-) -> DataFrame | list[dict[str, Any]]:
-    try:
-        import pandas  # noqa: F401
-    except ImportError:
-        return [json.loads(json.dumps(document)) for document in documents]
-    from platform.results import results
-
-    return results(storage, runs=id, per=per)
 
 
 @contextmanager

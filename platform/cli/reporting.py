@@ -31,6 +31,7 @@ from platform.cli.output import (
     size,
     table,
 )
+from platform.config.loading import flat
 from platform.config.rules import HELD
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
@@ -41,7 +42,7 @@ from platform.results.report.blocks import Block, Bullets, Facts, Paragraph, Tab
 from platform.results.report.document import Report, budget_report
 from platform.results.report.empirical import OtherClaim, read_audit
 from platform.results.report.hazards import claim_warnings, unfinished_words
-from platform.results.report.rendering import html_page, load_weasyprint, pdf_file, plain_data
+from platform.results.report.rendering import ENCODERS, load_weasyprint
 from platform.results.report.subject import read_log
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.rounds.observing import Observer
@@ -438,15 +439,6 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     }
 
 
-def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a configuration by their dotted keys."""
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value
-
-
 def _compared_words(document: Document) -> Iterator[Said]:
     rows = []
     for one in document["runs"]:
@@ -572,10 +564,6 @@ def _as_table(report: Report) -> bytes:
 
 FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
     "table": _as_table,
-    "json": lambda report: (
-        json.dumps(plain_data(report), indent=2, allow_nan=False) + "\n"
-    ).encode(),
-    "html": lambda report: html_page(report).encode(),
-    "pdf": pdf_file,
+    **ENCODERS,
 }
 """The forms of a report."""

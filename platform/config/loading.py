@@ -19,7 +19,7 @@ runs of the two.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -142,6 +142,15 @@ def merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
             value = merged(before, value)
         result[key] = value
     return result
+
+
+def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a configuration by their dotted keys."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def _base(name: Any, chain: list[Path], sources: Sources) -> Path:

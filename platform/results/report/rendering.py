@@ -7,8 +7,9 @@ Pango, a library of the operating system, so it is an extra.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,3 +213,13 @@ def _words(line: Words, numbers: Mapping[Basis, int]) -> dict[str, Any] | str:
         if isinstance(piece, Figure)
     ]
     return {"text": text_of(line), "numbers": figures} if figures else text_of(line)
+
+
+ENCODERS: Final[Mapping[str, Callable[[Report], bytes]]] = {
+    "json": lambda report: (
+        json.dumps(plain_data(report), indent=2, allow_nan=False) + "\n"
+    ).encode(),
+    "html": lambda report: html_page(report).encode(),
+    "pdf": pdf_file,
+}
+"""The forms of a report's file, by the file's ending."""
