@@ -229,17 +229,24 @@ def rescaled(mechanism: OnGrid, clipping_norm: float) -> float:
     return mechanism.scaled_norm / clipping_norm
 
 
-def default_scale(clipping_norm: float) -> float:
+def default_scale(clipping_norm: float, share_multiplier: float = 0.0) -> float:
     """Return the smallest power of two that makes `clipping_norm` 65,536 steps or more.
 
     Rounding then adds less than 1e-4 to the norm up to 2^20 coordinates, and 32 bits hold the sum
-    of 1,000 clients with noise multipliers up to some hundreds.
+    of 1,000 clients with noise multipliers up to some hundreds. Much noise takes a coarser grid,
+    on which the sampler reaches it.
+
+    Args:
+        clipping_norm: C.
+        share_multiplier: Standard deviation of one client's noise over C.
 
     Raises:
         ValueError: `clipping_norm` is not finite and positive.
     """
     require_positive(clipping_norm=clipping_norm)
-    return 2.0 ** math.ceil(math.log2(_DEFAULT_SCALED_NORM / clipping_norm))
+    steps = 2.0 ** math.ceil(math.log2(_DEFAULT_SCALED_NORM / clipping_norm))
+    deviation = share_multiplier * clipping_norm * steps
+    return steps / 2.0 ** max(0, math.ceil(math.log2(max(deviation / LARGEST_DEVIATION, 1.0))))
 
 
 def protect_share(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sotto.own import averaged
     from sotto.plans import Plan, calibrate
     from sotto.runs import Epsilon, Round, Run, resume, run
+    from sotto.studies import Study
     from sotto.sums import SecureSum, SecureSumClient, SecureSumServer, secure_sum
 
 _MODULES = {
@@ -45,6 +46,7 @@ _MODULES = {
     "SecureSum": "sums",
     "SecureSumClient": "sums",
     "SecureSumServer": "sums",
+    "Study": "studies",
     "averaged": "own",
     "calibrate": "plans",
     "clip": "data",
@@ -62,6 +64,7 @@ __all__ = [
     "SecureSum",
     "SecureSumClient",
     "SecureSumServer",
+    "Study",
     "averaged",
     "calibrate",
     "clip",

@@ -38,6 +38,7 @@ from storage import StorageError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from rich.progress import Progress
 
 OnRound = Callable[["Round"], None]
 
@@ -342,22 +343,27 @@ def _executed(
             return Run(simulation.run.run_id, simulation.run.terms.config.storage.url)
 
 
+def bar_of(shown: bool) -> Progress:
+    """Return a bar on stderr with the time that is left; it shows nothing but on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not (shown and console.is_terminal),
+    )
+
+
 class _Watcher(Observer):
     """Shows a bar, warns as Python warns, and tells a caller's function about each round."""
 
     def __init__(self, on_round: OnRound | None, progress: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
         self._on_round, self._rounds = on_round, 0
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not (progress and console.is_terminal),
-        )
+        self._bar = bar_of(progress)
         self._task = self._bar.add_task("setting up", total=None)
 
     def __enter__(self) -> _Watcher:

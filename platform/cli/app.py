@@ -143,6 +143,33 @@ def run(
     resume_command(resume, storage, surroundings, as_json=as_json)
 
 
+MethodSettings = Annotated[
+    list[str] | None,
+    typer.Option("--for", help="METHOD:section.key=value, for that method only."),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        help="Worker processes; default is one per CPU, or one with CUDA.", min=1, max=1024
+    ),
+]
+On = Annotated[
+    str | None,
+    typer.Option(
+        help="dask: a job per cell, each with its own database in OUTPUT/cells, a folder "
+        "that all machines see."
+    ),
+]
+Cluster = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        help="KEY=VALUE: timeout_min=60 for each job; scheduler=tcp://HOST:8786, or "
+        "scheduler_file=FILE.",
+    ),
+]
+
+
 @app.command(by="sweep.sweep_command")
 def sweep(
     configs: Annotated[
@@ -170,41 +197,67 @@ def sweep(
             "with privacy.mechanism=none on an axis; make privacy={...},{...} the axis then.",
         ),
     ] = None,
-    method_settings: Annotated[
-        list[str] | None,
-        typer.Option("--for", help="METHOD:section.key=value, for that method only."),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Worker processes; default is one per CPU, or one with CUDA.", min=1, max=1024
-        ),
-    ] = None,
+    method_settings: MethodSettings = None,
+    jobs: Jobs = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
     ] = None,
     device: DeviceOption = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            help="dask: a job per cell, each with its own database in OUTPUT/cells, a folder "
-            "that all machines see."
-        ),
-    ] = None,
-    cluster_settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            help="KEY=VALUE: timeout_min=60 for each job; scheduler=tcp://HOST:8786, or "
-            "scheduler_file=FILE.",
-        ),
-    ] = None,
+    on: On = None,
+    cluster_settings: Cluster = None,
     as_published: Reference = False,
     folder: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations, or go on with one, and write tables and plots."""
+
+
+@app.command(by="sweep.study_command")
+def study(
+    methods: Annotated[
+        list[str],
+        typer.Argument(metavar="METHOD...", help="Names of methods; `sotto methods` lists them."),
+    ],
+    epsilon: Annotated[
+        str, typer.Option(help="Targets of epsilon, separated by commas: none,8,2.")
+    ] = "none",
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", min=1, max=1000)] = 3,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of one's own images.")
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(
+            help="YAML file, or packaged name; default is own-data with --data, else quickstart.",
+            autocompletion=config_names,
+        ),
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help="The mechanism of the noise; default is the configuration's, or "
+            "distributed_noise if it has none."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="section.key=value for all runs; several values make a further axis."
+        ),
+    ] = None,
+    method_settings: MethodSettings = None,
+    jobs: Jobs = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the results; default studies/NAME-DIGEST.")
+    ] = None,
+    on: On = None,
+    cluster_settings: Cluster = None,
+    folder: MethodsOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Compare methods over epsilon and seeds, with a table, a figure and paired tests."""
 
 
 @app.command(by="configs.print_methods")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import typer
 from rich.progress import TaskID, TextColumn
@@ -16,36 +16,33 @@ from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
-from platform.experiment.environment import resolve_device
 from platform.results.sweeping.grid import (
     Cell,
-    Grid,
     SweepRequest,
-    absolute_storage,
     build_grid,
     for_one_alone,
     parse_names,
     parse_seeds,
+    split_values,
 )
-from platform.results.sweeping.running import Outcome, only_sweep_in, run_cells
-from platform.results.sweeping.submitting import cluster_of, database_name, submit_cells
+from platform.results.sweeping.running import Outcome
+from platform.results.sweeping.study import CELLS, NO_NOISE, carry_out
+from platform.results.sweeping.submitting import cluster_of
 from platform.results.sweeping.tables import (
     BEST,
     LAST,
-    Table,
-    announce,
+    TESTS_FILE,
+    Results,
     document,
     plain_rows,
-    publish,
     record_of,
 )
+from sotto.studies import Study
 from storage.homes import shown
 
-OUTPUTS = Path("sweeps")
-CELLS = "cells"
-"""The folder in the results for the databases of cells that are jobs of a cluster."""
-MOST_JOBS = 100
-"""Most jobs of a cluster at a time, unless `--jobs` says otherwise."""
+OUTPUTS: Final = Path("sweeps")
+MOST_TESTS: Final = 3
+"""At most so many tests are on the screen."""
 
 
 def sweep_command(
@@ -69,14 +66,7 @@ def sweep_command(
 
     Nothing starts if a cell or an option is not valid, or another sweep works in the folder.
     """
-    if on is None and cluster_settings:
-        raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
-    if on is not None and storage != DEFAULT_STORAGE:
-        raise ConfigError(
-            f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
-            f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
-        )
-    cluster = None if on is None else cluster_of(on, cluster_settings or ())
+    cluster = _cluster(on, cluster_settings, storage)
     sources = Sources(registry=Registry(folder=folder), as_published=as_published)
     request = SweepRequest(
         configs=tuple(configs),
@@ -92,54 +82,108 @@ def sweep_command(
     # The same command finds this name again.
     results = output or OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
 
-    def interrupted(number: int) -> Ended:
-        return Ended(number, f"sweep {results} is interrupted", command=same_again())
+    with interruptible(lambda number: _interrupted(number, results)):
+        with ScreenSweepObserver(quiet=as_json) as screen:
+            found = carry_out(
+                grid, results, screen, url=storage, folder=folder, jobs=jobs, cluster=cluster
+            )
+    _say(found, document(found), as_json=as_json)
 
-    with only_sweep_in(results):
-        own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]
-        announce(grid, results, own)
-        with interruptible(interrupted):
-            with ScreenSweepObserver(quiet=as_json) as screen:
-                if cluster is None:
-                    url = absolute_storage(storage)
-                    outcomes = run_cells(
-                        *(grid.cells, screen, folder), jobs=jobs or _jobs(grid), url=url
-                    )
-                else:
-                    outcomes = submit_cells(
-                        *(grid.cells, screen, cluster),
-                        folder=folder,
-                        jobs=jobs or MOST_JOBS,
-                        place=results / CELLS,
-                    )
-            tables = publish(grid, outcomes, results)
-    answer(document(grid, outcomes, results), _tables(tables, results), as_json=as_json)
-    failed = [outcome for outcome in outcomes if outcome.error is not None]
+
+def study_command(
+    methods: Sequence[str],
+    *,
+    epsilon: str,
+    seeds: int,
+    data: Path | None,
+    config: str | None,
+    mechanism: str | None,
+    settings: Sequence[str] | None,
+    method_settings: Sequence[str] | None,
+    folder: Path | None,
+    storage: str,
+    on: str | None,
+    cluster_settings: Sequence[str] | None,
+    jobs: int | None,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a study through the interface for programs; `sotto study --help`."""
+    cluster = _cluster(on, cluster_settings, storage)
+    study = Study(
+        methods,
+        epsilon=parse_epsilons(epsilon),
+        seeds=seeds,
+        data=data,
+        config=config,
+        mechanism=mechanism,
+        output=output,
+        storage=storage,
+        settings=settings or (),
+        method_settings=method_settings or (),
+        folder=folder,
+    )
+    with interruptible(lambda number: _interrupted(number, study.output)):
+        with ScreenSweepObserver(quiet=as_json) as screen:
+            for text in study.filled:
+                screen.tell(f"filled in: {text}")
+            study.run(jobs=jobs, cluster=cluster, observer=screen)
+    _say(study.found, study.results, as_json=as_json)
+
+
+def parse_epsilons(text: str) -> tuple[float | None, ...]:
+    """Return targets between commas; `none` is without noise."""
+    try:
+        return tuple(None if part == NO_NOISE else float(part) for part in split_values(text))
+    except ValueError:
+        raise ConfigError(
+            f"--epsilon: {text!r} is not valid; it must be numbers or none, such as none,8,2"
+        ) from None
+
+
+def _cluster(
+    on: str | None, settings: Sequence[str] | None, storage: str
+) -> Mapping[str, Any] | None:
+    """Return the settings of the cluster whose jobs the cells shall be, if any."""
+    if on is None and settings:
+        raise ConfigError("--cluster: means nothing without --on; valid is --on dask as well")
+    if on is not None and storage != DEFAULT_STORAGE:
+        raise ConfigError(
+            f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
+            f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
+        )
+    return None if on is None else cluster_of(on, settings or ())
+
+
+def _interrupted(number: int, results: Path) -> Ended:
+    return Ended(number, f"sweep {results} is interrupted", command=same_again())
+
+
+def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the tables and tests, then the cells that failed."""
+    answer(document, _tables(found), as_json=as_json)
+    failed = [outcome for outcome in found.outcomes if outcome.error is not None]
     for outcome in failed:
         problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"
         typer.echo(printable(f"error: cell ({outcome.cell}): {problem}"), err=True)
     if failed:
-        typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
+        typer.echo(f"{len(failed)} of {len(found.outcomes)} cells failed", err=True)
         raise typer.Exit(FAILED)
 
 
-def _tables(tables: Sequence[Table], results: Path) -> Iterator[Said]:
-    for one in tables:
+def _tables(found: Results) -> Iterator[Said]:
+    for one in found.tables:
         yield ""
         yield table(one.caption, *plain_rows(one))
+        # The better rows' tests come first; all are in the file.
+        yield from (f"test: {test}" for test in one.tests[:MOST_TESTS])
+        if (more := len(one.tests) - MOST_TESTS) > 0:
+            yield f"test: {more} more in {TESTS_FILE}"
         yield from (f"note: local training: {line}" for line in one.training)
         yield from (f"note: {warning}" for warning in one.warnings)
-    if tables:
+    if found.tables:
         yield ""
-        yield Whole(f"written to {results}")
-
-
-def _jobs(grid: Grid) -> int:
-    """Return one process for each CPU that this process may use; 1 if cells share a GPU."""
-    devices = {cell.run.device for cell in grid.cells}
-    if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
-        return 1
-    return len(os.sched_getaffinity(0))
+        yield Whole(f"written to {found.output}")
 
 
 class ScreenSweepObserver(WithBar):

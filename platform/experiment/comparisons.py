@@ -165,8 +165,8 @@ def measure_newcomers(simulation: Simulation, state: Arrays) -> dict[str, Any] |
 
 def measure_silence(
     simulation: Simulation, observer: Observer, documents: Sequence[Mapping[str, Any]]
-) -> dict[str, float | None] | None:
-    """Return the headlines of silent runs, as `summary.json` states them.
+) -> dict[str, Measured | None] | None:
+    """Return the accuracies of silent runs.
 
     `bare` is without noise; `noised` is None where uploads carry no noise. The result is None
     without `evaluation.worth_of_sharing`, where clients share nothing, where the pool is made once,
@@ -178,9 +178,9 @@ def measure_silence(
     if not terms.method.shared_spec() or terms.protection.collection is not None:
         return None
     held = [d for d in in_rounds(documents) if d.get("lost") is None]
-    found: dict[str, float | None] = {"bare": None, "noised": None}
+    found: dict[str, Measured | None] = {"bare": None, "noised": None}
     for name in found if terms.config.mechanism.clips_uploads else ("bare",):
-        found[name] = _Silent(simulation, held, noised=name == "noised").play(observer).headline
+        found[name] = _Silent(simulation, held, noised=name == "noised").play(observer)
     return found
 
 

@@ -144,6 +144,13 @@ class Measured:
             return harmonic_mean([accuracy.mean for accuracy in self.sets.values()])
         return self.sets["target"].mean if "target" in self.sets else self.local.mean
 
+    @property
+    def per_client(self) -> list[float | None] | None:
+        """The clients' parts of the one number; None of a harmonic mean, which no client has."""
+        if self.protocol == "base_to_novel":
+            return None
+        return list(self.sets.get("target", self.local).per_client)
+
     def document(self) -> dict[str, Any]:
         """Return the protocol's numbers as `summary.json` states them."""
         if self.protocol == "base_to_novel":

@@ -270,7 +270,7 @@ class Findings:
         before: The accuracy before personalising, as a document.
         personalising: Seconds that clients took to personalise; None after an interruption.
         local: The results of the local twins.
-        silence: The results of the silent runs.
+        silence: The results of the silent runs, `bare` and `noised`.
         newcomers: The results of clients that never took part, as a document.
         canaries: The results of an audit's canaries, as a document.
     """
@@ -279,7 +279,7 @@ class Findings:
     before: Mapping[str, Any]
     personalising: float | None
     local: Measured | None = None
-    silence: Mapping[str, float | None] | None = None
+    silence: Mapping[str, Measured | None] | None = None
     newcomers: Mapping[str, Any] | None = None
     canaries: Mapping[str, Any] | None = None
 
@@ -295,8 +295,10 @@ def summary_document(
     `final` holds the last round with the numbers that were measured anew; the gain over local twins
     is in the protocol's headline number.
     """
-    final, local, silence = findings.final.test, findings.local, findings.silence
-    silent = [headline for headline in (silence or {}).values() if headline is not None]
+    final, local, silence = findings.final.test, findings.local, findings.silence or {}
+    silent = {name: None if one is None else one.headline for name, one in silence.items()}
+    # The better of the silent runs is what sharing is compared with.
+    best = max(filter(None, silence.values()), key=lambda one: one.headline, default=None)
     with run.records.read() as uow:
         ledger = uow.ledger.rows(run.source)
     stopping = stopping_document(ledger, run.terms.config, run.terms.training_rounds)
@@ -344,8 +346,8 @@ def summary_document(
             "protocol": None if local is None else local.document(),
         },
         "gain_over_local": None if local is None else final.headline - local.headline,
-        "worth_of_sharing": final.headline - max(silent) if silent else None,
-        "silent": silence,
+        "worth_of_sharing": None if best is None else final.headline - best.headline,
+        "silent": None if best is None else {**silent, "per_client": best.per_client},
         "phases": _phases(run, rounds, findings),
         "best_on_validation": best_on_validation(config, rounds),
         "evaluation": evaluation_document(config),

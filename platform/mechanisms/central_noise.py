@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from platform.mechanisms.mechanism import Circumstances, Mechanism, Settings
 from platform.mechanisms.upload_noise import on_the_client
 from privacy import CENTRAL_NOISE as FACTS
-from privacy import CentralNoise
+from privacy import CentralNoise, default_scale
 
 
 def _clipped(settings: Settings) -> CentralNoise:
     return CentralNoise(
         clipping_norm=settings.norm,
         noise_multiplier=settings.multiplier,
-        scale=settings.scale,
+        scale=default_scale(settings.norm),
         relation=settings.relation,
         counts=settings.counts,
     )

@@ -19,7 +19,7 @@ def _share(settings: Settings) -> DistributedNoise:
         noise_multiplier=settings.multiplier,
         minimum_survivors=settings.sums.smallest,
         corrupt=settings.sums.corrupt,
-        scale=settings.scale,
+        scale=settings.scale_for(settings.sums.smallest - settings.sums.corrupt),
         kind="skellam" if settings.distribution == "skellam" else "discrete_gaussian",
         relation=settings.relation,
         counts=settings.counts,

@@ -7,6 +7,7 @@ without the configuration that holds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -88,10 +89,9 @@ class Settings:
         """The noise's standard deviation over C; `ValueError` if there is no noise."""
         return _given(self.noise_multiplier, "noise_multiplier")
 
-    @property
-    def scale(self) -> float:
-        """Steps of the integer grid per unit, if noise or rounding uses a grid."""
-        return default_scale(self.norm)
+    def scale_for(self, shares: int) -> float:
+        """Return steps of the integer grid per unit, where so many clients share the noise."""
+        return default_scale(self.norm, self.multiplier / math.sqrt(shares))
 
 
 def _given(value: float | None, name: str) -> float:

@@ -16,7 +16,7 @@ def on_the_client(settings: Settings) -> UploadNoise | IntegerUploadNoise:
     return IntegerUploadNoise(
         clipping_norm=settings.norm,
         noise_multiplier=settings.multiplier,
-        scale=settings.scale,
+        scale=settings.scale_for(1),
         relation=settings.relation,
     )
 

@@ -203,6 +203,12 @@ def _most_entries(config: RunConfig) -> int:
     return of_round * min(config.pool.generations, config.rounds)
 
 
+def generations_to_serve(config: RunConfig, policy: PoolPolicy) -> int:
+    """Return for how many rounds entries must stay so that the pool serves experts."""
+    of_round = max(config.cohort_size - config.lost_per_round, 1)
+    return 1 if policy.fixed else -(-pool_minimum(config, policy) // of_round)
+
+
 def void_pool(config: RunConfig, method: Method) -> Iterator[str]:
     """Yield settings of the pool that have no effect with the run's method."""
     policy, section, name = method.pool_policy(), config.pool, config.method.name

@@ -20,6 +20,10 @@ HELD_OUT = "task.held_out_domain"
 """The axis whose values are columns: runs of one row differ in the held-out domain."""
 
 
+EPSILON = "epsilon"
+"""The axis of a study whose values are targets of epsilon, or `none`."""
+
+
 class Placed(Protocol):
     """A run or a cell with its place in a sweep."""
 
@@ -61,6 +65,7 @@ class Spread:
     """A number over seeds: one value a seed."""
 
     values: tuple[float, ...]
+    seeds: tuple[int, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -81,7 +86,14 @@ class Label:
     axes: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        return ", ".join((self.method, *(f"{short(key)} {value}" for key, value in self.axes)))
+        return ", ".join((self.method, *(value_words(key, value) for key, value in self.axes)))
+
+
+def value_words(key: str, value: str) -> str:
+    """Return a value on an axis as labels show it."""
+    if key == EPSILON and value == "none":
+        return "no noise"
+    return f"{short(key)} = {value}"
 
 
 def short(key: str) -> str:
@@ -117,9 +129,9 @@ def spread_of(
         if value is not None:
             part = dict(record.axes).get(HELD_OUT, "")
             by_seed.setdefault(record.seed, {})[part] = value
-    whole = [found for found in by_seed.values() if set(parts) <= found.keys()]
-    values = tuple(statistics.fmean(found.values()) for found in whole)
-    return Spread(values) if values else None
+    whole = {seed: found for seed, found in by_seed.items() if set(parts) <= found.keys()}
+    values = tuple(statistics.fmean(found.values()) for found in whole.values())
+    return Spread(values, tuple(whole)) if values else None
 
 
 def group_of(config: str, records: Sequence[PlacedOnData]) -> str:

@@ -34,6 +34,7 @@ from platform.results.charts import (
     point,
 )
 from platform.results.numbers import (
+    EPSILON,
     HELD_OUT,
     Label,
     RunNumbers,
@@ -42,8 +43,8 @@ from platform.results.numbers import (
     group_of,
     label_of,
     last_parts,
-    short,
     spread_of,
+    value_words,
 )
 
 ROUND: Final = Scale("round", "whole")
@@ -76,7 +77,7 @@ MEASURED: Final = {
     "base_to_novel": "harmonic mean in percent",
     "leave_one_domain_out": "accuracy on the held-out domain in percent",
 }
-PRICED: Final = ("privacy.target_epsilon", "privacy.noise_multiplier")
+PRICED: Final = (EPSILON, "privacy.target_epsilon", "privacy.noise_multiplier")
 """Axes that set epsilon: their values are points of one line, not separate lines."""
 MECHANISM: Final = "mechanism"
 """The key that names a whole section `privacy`."""
@@ -491,7 +492,7 @@ def line_names(labels: Sequence[Label]) -> dict[Label, str]:
 def _texts(key: str, values: Sequence[str | None]) -> dict[str, str]:
     """Return the name of each value of an axis."""
     known = list(dict.fromkeys(value for value in values if value is not None))
-    plain = {value: f"{short(key)} {value}" for value in known}
+    plain = {value: value_words(key, value) for value in known}
     sections = [section for value in known if (section := _section(value)) is not None]
     if len(sections) < len(known) or len(known) < 2:
         return plain
@@ -501,7 +502,7 @@ def _texts(key: str, values: Sequence[str | None]) -> dict[str, str]:
     if len({repr(section.get(MECHANISM)) for section in sections}) == len(known):
         differing = [MECHANISM]
     found = {
-        value: ", ".join(f"{name} {section[name]}" for name in differing if name in section)
+        value: ", ".join(f"{name} = {section[name]}" for name in differing if name in section)
         for value, section in zip(known, sections, strict=True)
     }
     return found if len(set(found.values())) == len(known) else plain

@@ -10,17 +10,17 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from methods import Registry
+from methods import MethodInfo, Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.config.run import code_of, identity
 from platform.errors import ConfigError
 from platform.experiment.environment import with_absolute_paths
 from platform.experiment.method_building import origin_document, validate_options
-from platform.protection.building import require_serving
+from platform.protection.building import generations_to_serve, require_serving
 from platform.results.numbers import Axes
 
 OWN_OPTIONS: Final = {
@@ -30,6 +30,20 @@ OWN_OPTIONS: Final = {
     "storage.url": "--storage",
 }
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What the cells of a grid differ in.
+
+    Attributes:
+        key: A key of the configuration, or a word for what several keys set together.
+        values: Each value as tables show it, with the settings `key=value` that it stands for. A
+            single value is the same for all cells, and no axis of tables.
+    """
+
+    key: str
+    values: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +56,8 @@ class SweepRequest:
         seeds: The seeds; empty for each configuration's own.
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
+        axes: Axes beside those of `settings`; their cells come first.
+        fills: Whether entries of a pool stay for as many rounds as the method needs.
         device: The device of all cells, None for the configurations' own.
         folder: The user's folder of own methods, None without one.
         storage: The coordinator's database.
@@ -52,6 +68,8 @@ class SweepRequest:
     seeds: tuple[int, ...] = ()
     settings: tuple[str, ...] = ()
     method_settings: tuple[str, ...] = ()
+    axes: tuple[Axis, ...] = ()
+    fills: bool = False
     device: str | None = None
     folder: Path | None = None
     storage: str = StorageConfig().url
@@ -64,18 +82,22 @@ class Cell:
     Attributes:
         config: The name of the configuration in tables.
         method: The method's name.
+        title: The method's name in its paper.
         axes: Its values on the axes.
         run: The whole configuration, paths absolute.
         code: SHA-256 of the file of a method from outside, else None.
         reading: Why the method is its implementer's reading of a paper; None for other methods.
+        filled: The settings that were filled in for its method.
     """
 
     config: str
     method: str
+    title: str
     axes: Axes
     run: RunConfig = field(repr=False)
     code: str | None = None
     reading: str | None = None
+    filled: tuple[str, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -126,13 +148,15 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
         _require_distinct(name, given)
     _require_distinct("--seed", request.seeds)
-    settings = tuple(_setting(text) for text in request.settings)
-    _require_distinct("--set", [key for key, _ in settings])
-    axes = tuple((key, values) for key, values in settings if len(values) > 1)
+    settings = (*request.axes, *map(_setting, request.settings))
+    _require_distinct("--set", [axis.key for axis in settings])
+    axes = tuple((axis.key, tuple(axis.values)) for axis in settings if len(axis.values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
     registry = Registry(folder=request.folder)
     sources = sources or Sources(registry=registry)
-    cells = tuple(_cells(request, settings, own, sources=sources, registry=registry))
+    problems: dict[str, list[str]] = {}
+    cells = tuple(_cells(request, settings, own, problems, sources=sources, registry=registry))
+    require_none(problems)
     found: dict[str, Cell] = {}
     for cell in cells:
         # One run in two rows would look like two results that agree.
@@ -142,6 +166,8 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
                 "differ in more than how their values are written"
             )
     methods = tuple(dict.fromkeys(cell.method for cell in cells))
+    if len({cell.title for cell in cells}) < len(methods):
+        cells = tuple(replace(cell, title=cell.method) for cell in cells)
     for name in own:
         if name not in methods:
             raise ConfigError(
@@ -150,6 +176,16 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     configs = tuple(dict.fromkeys(cell.config for cell in cells))
     seeds = tuple(dict.fromkeys(cell.seed for cell in cells))
     return Grid(configs=configs, methods=methods, seeds=seeds, axes=axes, cells=cells)
+
+
+def require_none(problems: Mapping[str, Sequence[str]]) -> None:
+    """Refuse all at once, a line each: sentences with the cells that they are about."""
+    if problems:
+        lines = []
+        for sentence, (first, *others) in problems.items():
+            more = f" and {len(others)} more" if others else ""
+            lines.append(f"cell ({first}){more}: {sentence}{for_one_alone(sentence)}")
+        raise ConfigError("\n".join(lines))
 
 
 def split_values(text: str) -> tuple[str, ...]:
@@ -186,18 +222,23 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 def _cells(
     request: SweepRequest,
-    settings: Sequence[tuple[str, tuple[str, ...]]],
+    settings: Sequence[Axis],
     own: Mapping[str, Sequence[str]],
+    problems: dict[str, list[str]],
     *,
     sources: Sources,
     registry: Registry,
 ) -> Iterator[Cell]:
-    """Yield all cells, in order, each of them checked."""
+    """Yield all cells that are valid, in order; add what is wrong with others to `problems`."""
     # The first value of every setting, because a file may lack keys that a sweep sets.
-    first = [f"{key}={values[0]}" for key, values in settings]
+    first = [text for axis in settings for text in next(iter(axis.values.values()))]
     bases = {c: load_config(Path(c), first, sources) for c in request.configs}
     counts = Counter(base.name for base in bases.values())
-    lengths = {key: len(values) for key, values in settings}
+    lengths = {axis.key: len(axis.values) for axis in settings}
+    of_value = {
+        (axis.key, value): texts for axis in settings for value, texts in axis.values.items()
+    }
+    points = list(combinations([(axis.key, tuple(axis.values)) for axis in settings]))
     always = [f"storage.url={absolute_storage(request.storage)}"]
     if request.device is not None:
         always.append(f"device={request.device}")
@@ -205,33 +246,48 @@ def _cells(
         # Two configurations of one name are called by their paths.
         name = base.name if counts[base.name] == 1 else source
         methods, seeds = request.methods or (base.method.name,), request.seeds or (base.seed,)
-        for point, method, seed in itertools.product(combinations(settings), methods, seeds):
+        for point, method, seed in itertools.product(points, methods, seeds):
             axes = tuple((key, value) for key, value in point if lengths[key] > 1)
             where = describe(name, method, seed, axes)
             # The configuration's own method keeps its section: its paper's values.
             changes = [] if method == base.method.name else [f"method.name={method}"]
-            changes += [f"seed={seed}", *(f"{key}={value}" for key, value in point), *always]
-            changes += own.get(method, ())
+            changes += [f"seed={seed}", *(text for pair in point for text in of_value[pair])]
+            changes += [*always, *own.get(method, ())]
+            filled: tuple[str, ...] = ()
             try:
                 run = with_absolute_paths(load_config(Path(source), changes, sources))
                 options = validate_options(registry, run.method)
                 policy = registry.serving(run.method.name, options, run.task.clients)
                 if policy is not None and run.pool.kind != "groups":
+                    needed = generations_to_serve(run, policy)
+                    if request.fills and run.pool.generations < needed < run.rounds:
+                        filled = (f"pool.generations={needed}",)
+                        run = load_config(Path(source), [*changes, *filled], sources)
+                        run = with_absolute_paths(run)
                     require_serving(run, policy)
+                if run.method.name != method:
+                    raise ConfigError(
+                        f"a setting makes its method {run.method.name!r}; use --method"
+                    )
             except ConfigError as error:
-                raise ConfigError(f"cell ({where}): {error}{for_one_alone(str(error))}") from error
-            if run.method.name != method:
-                raise ConfigError(
-                    f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
-                )
+                problems.setdefault(str(error), []).append(where)
+                continue
             yield Cell(
                 config=name,
                 method=method,
+                title=_title(registry.info(method)),
                 axes=axes,
                 run=run,
                 code=code_of(origin_document(registry, method)),
                 reading=registry.reading(method),
+                filled=filled,
             )
+
+
+def _title(info: MethodInfo) -> str:
+    """Return a method's name in its paper, which its title begins with, before a colon."""
+    name, colon, _ = info.title.partition(":")
+    return name if colon else info.name
 
 
 def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:
@@ -256,18 +312,18 @@ def absolute_storage(url: str) -> str:
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 
 
-def _setting(text: str) -> tuple[str, tuple[str, ...]]:
+def _setting(text: str) -> Axis:
     key, equals, value = text.partition("=")
     if not equals or not all(key.split(".")):
         raise ConfigError(f"--set: {text!r} is not valid; it must be section.key=value")
     _require_no_option("--set", key)
     values = split_values(value)
     if len(values) == 1:
-        return key, (value,)
+        return Axis(key, {value: (text,)})
     if not all(values):
         raise ConfigError(f"--set: {text!r} has an empty value; valid are values between commas")
     _require_distinct(f"--set {key}", values)
-    return key, values
+    return Axis(key, {one: (f"{key}={one}",) for one in values})
 
 
 def _require_no_option(option: str, key: str) -> None:

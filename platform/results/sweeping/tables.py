@@ -1,7 +1,9 @@
 """The results of a sweep: tables in the form of papers, numbers, pictures, and one document.
 
-Rows of a table are methods with their values on the axes; columns are configurations (data sets),
-or the domains that were held out with their mean. Every number is a mean over seeds, in percent.
+Rows of a table are methods with their values on the axes, such as "PromptFL, epsilon = 2"; columns
+are configurations (data sets), or the domains that were held out with their mean. Every number is a
+mean over seeds, in percent. It is bold if it is better than those of all rows at the same epsilon
+beyond doubt: by paired t-tests over seeds, corrected for their number.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from platform.experiment.caveats import (
     optimizer_document,
     optimizer_words,
 )
+from platform.results.inference import Interval, gains, holm, interval
 from platform.results.numbers import (
     HEADLINES,
     HELD_OUT,
@@ -31,10 +34,9 @@ from platform.results.numbers import (
     Spread,
     group_of,
     label_of,
-    short,
     spread_of,
 )
-from platform.results.pictures import files_of, sweep_pictures, write_pictures
+from platform.results.pictures import PRICED, files_of, line_names, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Cell, Grid
 from platform.results.sweeping.running import Outcome
@@ -74,6 +76,7 @@ class Record:
         chosen_how: The rule of that choice in words, else empty.
         warnings: The sentences of the warnings in the run's report.
         ended_early: Whether the run ended before its last round.
+        gain: The gain over each client alone, over clients; None if it is not known by client.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
 
@@ -92,6 +95,7 @@ class Record:
     chosen_how: str = ""
     warnings: tuple[str, ...] = ()
     ended_early: bool = False
+    gain: Interval | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def headline(self, selection: str = LAST) -> float | None:
@@ -122,6 +126,7 @@ def record_of(outcome: Outcome) -> Record:
         chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
         warnings=tuple(one.text for one in caveats),
         ended_early=any(one.code == "ended-early" for one in caveats),
+        gain=gains(summary)["gain_over_local"],
         training=optimizer_document(cell.run),
     )
 
@@ -220,6 +225,26 @@ def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
     return csv_text(columns, rows)
 
 
+@dataclass(frozen=True)
+class Results:
+    """What came of a sweep: its grid, an outcome for each cell, tables, and their folder."""
+
+    grid: Grid
+    outcomes: tuple[Outcome, ...]
+    tables: tuple[Table, ...]
+    output: Path
+
+
+TESTS_FILE: Final = "tests.csv"
+
+
+def tests_csv(tables: Sequence[Table]) -> str:
+    """Return one line a paired test, in the order of the tables."""
+    found = [one.document() for table in tables for one in table.tests]
+    columns = ("first", "second", "column", "mean", "low", "high", "p", "n", "beyond_chance")
+    return csv_text(columns, [tuple(one[name] for name in columns) for one in found])
+
+
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
     "all_classes": (("local", "All"), ("own", "Own")),
@@ -250,6 +275,11 @@ EPSILONS: Final = (
     "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
     "on the same clients sees their composition"
 )
+BOLD: Final = (
+    "bold: better than all others at its epsilon, by paired t-tests over seeds (Holm, p < 0.05)"
+)
+CHANCE: Final = "n.s.: not beyond chance"
+GAIN: Final = "gain over alone"
 UNITS: Final = {"record": "one example of a client", "client": "a whole client"}
 
 
@@ -260,7 +290,7 @@ class Number:
     Attributes:
         spread: The spread over seeds, None without a finished run.
         missing: Number of seeds without a finished run.
-        is_best: Whether the printed number is the best of its column.
+        is_best: Whether it is beyond doubt the best of its column at its epsilon.
     """
 
     spread: Spread | None
@@ -282,19 +312,28 @@ class Row:
 
     Attributes:
         label: The method with its values on the axes.
+        name: Both in words, with the method's name in its paper.
         numbers: One number for each column.
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
         delta: The delta of the epsilons, None without a mechanism.
         ended_early: Whether a budget ended one of its runs before the last round.
         is_reading: Whether the method is its implementer's reading of a paper.
+        gain: The gain over each client alone: over seeds, or of one seed over its clients.
     """
 
     label: Label
+    name: str
     numbers: tuple[Number, ...]
     epsilon: tuple[float, ...] | None = None
     delta: float | None = None
     ended_early: bool = False
     is_reading: bool = False
+    gain: Interval | None = None
+
+    @property
+    def at(self) -> tuple[tuple[str, str], ...]:
+        """What only rows that are compared have in common: the values that set epsilon."""
+        return tuple(pair for pair in self.label.axes if pair[0] in (*PRICED, "privacy"))
 
     @property
     def marks(self) -> str:
@@ -304,26 +343,59 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A paired test of two rows in one column.
+
+    Attributes:
+        first: Name of the row with the larger mean.
+        second: Name of the other row.
+        column: Name of the column.
+        difference: First minus second, over seeds; p is corrected for all tests at this epsilon.
+    """
+
+    first: str
+    second: str
+    column: str
+    difference: Interval
+
+    def __str__(self) -> str:
+        said = self.difference.words("seeds")
+        return (
+            f"{self.first} less {self.second}, {self.column}: {said} (p = {self.difference.p:.2g})"
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return the test for JSON."""
+        names = {"first": self.first, "second": self.second, "column": self.column}
+        return {**names, **self.difference.document()}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """One table.
 
     Attributes:
         caption: The meaning of the numbers, in words.
-        axes: Keys of the columns beside the method's.
         columns: The columns of numbers.
         rows: In the order of the command line.
         is_private: Whether any run has a mechanism, so that the table shows epsilons.
         warnings: The warnings of all runs' reports.
         training: The optimisers of the runs in words, with their runs where they differ.
+        tests: Paired tests of the rows at the same epsilon.
     """
 
     caption: str
-    axes: tuple[str, ...]
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     is_private: bool
     warnings: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
+    tests: tuple[Comparison, ...] = ()
+
+    @property
+    def has_gains(self) -> bool:
+        """Whether any row has a gain over each client alone."""
+        return any(row.gain is not None for row in self.rows)
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
@@ -362,16 +434,24 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     # Stable, so that the points of a method stay in the order of the command line.
     labels.sort(key=lambda label: grid.methods.index(label.method))
     readings = {cell.method: cell.reading for cell in cells if cell.reading}
+    titles = {cell.method: cell.title for cell in cells}
+    names = line_names([Label(titles[label.method], label.axes) for label in labels])
     rows = [
-        _row(label, slots, grid, records, selection=selection, is_reading=label.method in readings)
+        _row(
+            *(label, names[Label(titles[label.method], label.axes)], slots, grid, records),
+            selection=selection,
+            is_reading=label.method in readings,
+        )
         for label in labels
     ]
+    columns = tuple(slot.column for slot in slots)
+    rows, tests = _tested(rows, _flat_names(columns))
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
-        caption=_caption(cells, records, protocol, selection),
-        axes=tuple(short(key) for key, _ in grid.axes if key != HELD_OUT),
-        columns=tuple(slot.column for slot in slots),
-        rows=tuple(_with_best(rows)),
+        caption=_caption(cells, records, protocol, selection, rows),
+        columns=columns,
+        rows=tuple(rows),
+        tests=tuple(tests),
         is_private=is_private,
         warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
         training=training_notes(records),
@@ -406,6 +486,7 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
 
 def _row(
     label: Label,
+    name: str,
     slots: Sequence[_Slot],
     grid: Grid,
     records: Sequence[Record],
@@ -425,8 +506,17 @@ def _row(
         numbers.append(Number(spread, missing))
     worst = tuple(max(r.epsilon.get(name, 0.0) for r in of) for name in ADVERSARIES) if of else None
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
+    gain = None
+    if selection == LAST:
+        parts = dict(grid.axes).get(HELD_OUT, ())
+        spread = spread_of(of, score(LAST, "gain_over_local"), parts=parts)
+        gain = None if spread is None else interval(spread.values)
+        if gain is None and len(of) == 1:
+            gain = of[0].gain
     return Row(
         label=label,
+        name=name,
+        gain=gain,
         numbers=tuple(numbers),
         epsilon=worst,
         delta=max(deltas, default=None),
@@ -435,27 +525,57 @@ def _row(
     )
 
 
-def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
-    """Mark the best number of each column with several numbers."""
-    best: list[float | None] = []
-    for index in range(len(rows[0].numbers)):
-        means = [mean for row in rows if (mean := _shown(row.numbers[index])) is not None]
-        best.append(max(means) if len(means) > 1 else None)
+def _tested(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[Row], list[Comparison]]:
+    """Return the rows with their best numbers marked, and all tests of two rows."""
+    best, tests = set[tuple[str, int]](), list[Comparison]()
+    groups: dict[Any, list[Row]] = {}
     for row in rows:
-        numbers = tuple(
-            Number(n.spread, n.missing, top is not None and _shown(n) == top)
-            for n, top in zip(row.numbers, best, strict=True)
+        groups.setdefault(row.at, []).append(row)
+    for (index, column), group in itertools.product(enumerate(columns), groups.values()):
+        found = list(_differences(group, index))
+        ps = holm([difference.p for _, _, difference in found])
+        won: dict[str, int] = {}
+        for (first, second, difference), p in zip(found, ps, strict=True):
+            corrected = replace(difference, p=p)
+            won[first] = won.get(first, 0) + corrected.is_beyond_chance
+            tests.append(
+                Comparison(first=first, second=second, column=column, difference=corrected)
+            )
+        # A row without a number of several seeds is in no test, so nothing is better than it.
+        best |= {(name, index) for name, wins in won.items() if 0 < wins == len(group) - 1}
+    marked = [
+        replace(
+            row,
+            numbers=tuple(
+                replace(number, is_best=(row.name, index) in best)
+                for index, number in enumerate(row.numbers)
+            ),
         )
-        yield replace(row, numbers=numbers)
+        for row in rows
+    ]
+    return marked, tests
 
 
-def _shown(number: Number) -> float | None:
-    """Return the mean in percent as printed: means that look equal count as equal."""
-    return None if number.spread is None else round(100 * number.spread.mean, 2)
+def _differences(rows: Sequence[Row], index: int) -> Iterator[tuple[str, str, Interval]]:
+    """Yield each pair of rows whose seeds can be paired, the better row first."""
+    for pair in itertools.combinations(rows, 2):
+        numbers = [(row.numbers[index].spread, row.name) for row in pair]
+        known = sorted(((s, n) for s, n in numbers if s), key=lambda one: -one[0].mean)
+        if len(known) < 2:
+            continue
+        (first, name), (second, other) = known
+        values = [dict(zip(s.seeds, s.values, strict=True)) for s in (first, second)]
+        seeds = [seed for seed in first.seeds if seed in values[1]]
+        if (found := interval([values[0][s] - values[1][s] for s in seeds])) is not None:
+            yield name, other, found
 
 
 def _caption(
-    cells: Sequence[Cell], records: Sequence[Record], protocol: str, selection: str
+    cells: Sequence[Cell],
+    records: Sequence[Record],
+    protocol: str,
+    selection: str,
+    rows: Sequence[Row],
 ) -> str:
     seeds = sorted({record.seed for record in records})
     rounds = sorted({record.rounds for record in records})
@@ -472,6 +592,12 @@ def _caption(
         f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
         f"privacy: {_privacy_words(records)}",
     ]
+    if any(number.is_best for row in rows for number in row.numbers):
+        parts.append(BOLD)
+    if gains_shown := [row.gain for row in rows if row.gain is not None]:
+        over = "seeds" if many else "clients"
+        chance = f"; {CHANCE}" if not all(one.is_beyond_chance for one in gains_shown) else ""
+        parts.append(f"{GAIN}: points with the 95% interval over {over}{chance}")
     if len(cells) > len(records):
         parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
     if any(record.ended_early for record in records):
@@ -560,17 +686,20 @@ def markdown(tables: Sequence[Table]) -> str:
     lines: list[str] = []
     for table in tables:
         names = _flat_names(table.columns)
-        private = PRIVACY_COLUMNS if table.is_private else ()
-        titles = ("method", *map(escaped, (*table.axes, *names)), *private)
-        lines += [escaped(table.caption), "", _markdown_row(titles)]
-        right = len(names) + len(private)
-        lines.append("|" + "---|" * (1 + len(table.axes)) + "---:|" * right)
+        beside = _beside(table)
+        lines += [
+            *(escaped(table.caption), ""),
+            _markdown_row(("method", *map(escaped, names), *beside)),
+            "|---|" + "---:|" * (len(names) + len(beside)),
+        ]
         for row in table.rows:
             shown = ((shown_number(one), one.is_best) for one in row.numbers)
             numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
-            axes = (escaped(value) for _, value in row.label.axes)
-            method = f"`{row.label.method}`{row.marks}"
-            lines.append(_markdown_row((method, *axes, *numbers, *_privacy(table, row))))
+            method = f"{escaped(row.name)}{row.marks}"
+            lines.append(_markdown_row((method, *numbers, *_values_beside(table, row))))
+        if table.tests:
+            lines += ["", "Paired t-tests, corrected by Holm:", ""]
+            lines += [f"- {escaped(str(one))}" for one in table.tests]
         if table.training:
             lines += ["", "Local training:", ""]
             lines += [f"- {escaped(line)}" for line in table.training]
@@ -583,17 +712,15 @@ def markdown(tables: Sequence[Table]) -> str:
 
 def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the names of a table's columns and its rows; * marks the best number of a column."""
-    private = PRIVACY_COLUMNS if table.is_private else ()
     rows = [
         (
-            f"{row.label.method}{row.marks}",
-            *(value for _, value in row.label.axes),
+            f"{row.name}{row.marks}",
             *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
-            *_privacy(table, row),
+            *_values_beside(table, row),
         )
         for row in table.rows
     ]
-    return ("method", *table.axes, *_flat_names(table.columns), *private), rows
+    return ("method", *_flat_names(table.columns), *_beside(table)), rows
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -610,13 +737,21 @@ def _flat_names(columns: Sequence[Column]) -> list[str]:
     return [c.group if len(names) == 1 else f"{c.group} {c.name}" for c in columns]
 
 
-def _privacy(table: Table, row: Row) -> tuple[str, ...]:
-    if not table.is_private:
-        return ()
-    if row.epsilon is None:
-        return ("-", "-")
-    delta = "-" if row.delta is None else f"{row.delta:g}"
-    return " / ".join(map(shown_epsilon, row.epsilon)), delta
+def _beside(table: Table) -> tuple[str, ...]:
+    """Return the names of the columns beside the accuracies."""
+    return (*((GAIN,) if table.has_gains else ()), *(PRIVACY_COLUMNS if table.is_private else ()))
+
+
+def _values_beside(table: Table, row: Row) -> tuple[str, ...]:
+    found: list[str] = []
+    if table.has_gains:
+        gain = row.gain
+        chance = "" if gain is None or gain.is_beyond_chance else " n.s."
+        found.append("-" if gain is None else f"{gain.points()} ({gain.bounds()}){chance}")
+    if table.is_private:
+        spent = "-" if row.epsilon is None else " / ".join(map(shown_epsilon, row.epsilon))
+        found += [spent, "-" if row.delta is None else f"{row.delta:g}"]
+    return tuple(found)
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -625,25 +760,21 @@ def latex(tables: Sequence[Table]) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    private = PRIVACY_COLUMNS if table.is_private else ()
-    left = 1 + len(table.axes)
-    numbers = len(table.columns) + len(private)
-    rows = []
+    beside, rows = _beside(table), []
     for row in table.rows:
-        method = f"{row.label.method}{row.marks}"
-        cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
+        cells = [escape(f"{row.name}{row.marks}")]
         for number in row.numbers:
             text = escape(shown_number(number))
             cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
-        cells += [escape(text) for text in _privacy(table, row)]
+        cells += [escape(text) for text in _values_beside(table, row)]
         rows.append(f"    {' & '.join(cells)} \\\\")
     lines = [
         r"\begin{table}",
         r"  \centering",
         f"  \\caption{{{escape(table.caption)}}}",
-        f"  \\begin{{tabular}}{{{'l' * left}{'r' * numbers}}}",
+        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) + len(beside))}}}",
         r"    \toprule",
-        *_latex_head(table, left, private),
+        *_latex_head(table, beside),
         r"    \midrule",
         *rows,
         r"    \bottomrule",
@@ -655,21 +786,20 @@ def _latex_table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str]:
+def _latex_head(table: Table, beside: Sequence[str]) -> Iterator[str]:
     """Yield one line, or two where each of several groups has several columns."""
     groups = [
         (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
     ]
-    first = ("method", *table.axes)
     if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
-        yield _latex_cells((*first, *_flat_names(table.columns), *private))
+        yield _latex_cells(("method", *_flat_names(table.columns), *beside))
         return
     spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
-    yield f"    {' & '.join([''] * left + spans + [''] * len(private))} \\\\"
-    ends = list(itertools.accumulate((width for _, width in groups), initial=left))
+    yield f"    {' & '.join(['', *spans, *[''] * len(beside)])} \\\\"
+    ends = list(itertools.accumulate((width for _, width in groups), initial=1))
     rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
     yield f"    {' '.join(rules)}"
-    yield _latex_cells((*first, *(column.name for column in table.columns), *private))
+    yield _latex_cells(("method", *(column.name for column in table.columns), *beside))
 
 
 def _latex_cells(cells: Sequence[str]) -> str:
@@ -681,24 +811,25 @@ def escape(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table]:
-    """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures into a folder.
+def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
+    """Write `results.csv`, `rounds.csv`, `tests.csv`, `table.md`, `table.tex` and the pictures.
 
     Without a finished run there is no table, and nothing is written.
     """
     done = [outcome for outcome in outcomes if outcome.summary is not None]
     records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
     if not records:
-        return []
-    tables = build_tables(grid, records)
+        return Results(grid, outcomes, (), output)
+    tables = tuple(build_tables(grid, records))
     write_text(output / "results.csv", results_csv(records, axes))
     write_text(output / "rounds.csv", rounds_csv(done, axes))
+    write_text(output / TESTS_FILE, tests_csv(tables))
     write_text(output / "table.md", markdown(tables))
     write_text(output / "table.tex", latex(tables))
     made = sweep_pictures([numbers_of(outcome) for outcome in done])
     drawn = itertools.chain.from_iterable(made.values())
     write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
-    return tables
+    return Results(grid, outcomes, tables, output)
 
 
 def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
@@ -727,7 +858,7 @@ def numbers_of(outcome: Outcome) -> RunNumbers:
         run_id=record.run_id,
         config=cell.config,
         dataset=record.dataset,
-        method=cell.method,
+        method=cell.title,
         seed=cell.seed,
         axes=cell.axes,
         protocol=record.protocol,
@@ -735,19 +866,20 @@ def numbers_of(outcome: Outcome) -> RunNumbers:
     )
 
 
-def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str, Any]:
-    """Return the sweep as one JSON document: means and deviations over seeds, and failures."""
-    records = [record_of(outcome) for outcome in outcomes if outcome.summary is not None]
+def document(found: Results) -> dict[str, Any]:
+    """Return a sweep as one JSON document: means and deviations over seeds, tests, failures."""
+    records = [record_of(outcome) for outcome in found.outcomes if outcome.summary is not None]
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         groups.setdefault((record.config, record.method, record.axes), []).append(record)
     return {
-        "output": str(output),
-        "grid": grid.digest,
+        "output": str(found.output),
+        "grid": found.grid.digest,
         "cells": [_group_document(records) for records in groups.values()],
+        "tests": [one.document() for table in found.tables for one in table.tests],
         "failed": [
             {"cell": str(outcome.cell), "error": outcome.error}
-            for outcome in outcomes
+            for outcome in found.outcomes
             if outcome.error is not None
         ],
     }

@@ -1,0 +1,165 @@
+"""Studies: methods by epsilon by seeds on one configuration, as the usual figure of a paper.
+
+A study is a grid whose axis `epsilon` sets the mechanism and its target. It fills in keys that the
+mechanism needs and the configuration leaves out, and says which. It never changes the unit, the
+relation, delta, the adversary or the source of the noise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from methods import MethodError
+from platform.config import RunConfig, Sources, load_config
+from platform.errors import ConfigError, PlatformError
+from platform.experiment.environment import resolve_device
+from platform.experiment.planning import Surroundings, plan_run
+from platform.mechanisms import Mechanism
+from platform.results.numbers import EPSILON
+from platform.results.sweeping.grid import (
+    Axis,
+    Cell,
+    Grid,
+    SweepRequest,
+    absolute_storage,
+    require_none,
+    split_values,
+)
+from platform.results.sweeping.running import (
+    SweepObserver,
+    known_runs,
+    only_sweep_in,
+    run_cells,
+)
+from platform.results.sweeping.submitting import database_name, submit_cells
+from platform.results.sweeping.tables import Results, announce, publish
+from platform.rounds.observing import SilentObserver
+from privacy import PrivacyError
+
+NO_NOISE: Final = "none"
+MECHANISM: Final = "distributed_noise"
+"""The mechanism of a study whose configuration has none."""
+NEEDED: Final = {"clipping_norm": 0.3, "per_sample_clipping_norm": 1.0, "sampling_probability": 0.1}
+"""What is filled in of `privacy`; the first is that of the packaged configurations for prompts."""
+CELLS: Final = "cells"
+"""The folder in the results for the databases of cells that are jobs of a cluster."""
+MOST_JOBS: Final = 100
+"""Most jobs of a cluster at a time, unless the caller says otherwise."""
+
+
+def study_request(
+    config: str,
+    request: Mapping[str, Any],
+    epsilons: Sequence[float | None],
+    mechanism: str | None,
+    sources: Sources,
+) -> tuple[SweepRequest, tuple[str, ...]]:
+    """Return the request for a study's grid, and what is filled in, as `key=value`.
+
+    Args:
+        config: The name of a packaged configuration, or a file.
+        request: Other fields of the request.
+        epsilons: Targets of whole runs; None for runs without noise.
+        mechanism: The mechanism of the noise; None for the configuration's, or for
+            `distributed_noise` if it has none.
+        sources: Where configurations and mechanisms are found.
+    """
+    fixed = [text for text in request["settings"] if len(split_values(text)) == 1]
+    base, values = load_config(Path(config), fixed, sources), dict[str, tuple[str, ...]]()
+    name = mechanism or (base.privacy.mechanism if base.mechanism.facts.claims else MECHANISM)
+    if name not in sources.mechanisms.names or not sources.mechanisms.facts_of(name).claims:
+        valid = [one.name for one in sources.mechanisms if one.facts.claims]
+        raise ConfigError(f"mechanism: {name!r} is not valid; valid: {', '.join(valid)}")
+    filled = filled_in(base, sources.mechanisms.named(name))
+    texts = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in filled.items()]
+    for epsilon in epsilons:
+        if epsilon is None:
+            values[NO_NOISE] = (f"privacy.mechanism={NO_NOISE}",)
+            continue
+        target = (f"privacy.target_epsilon={epsilon!r}", "privacy.noise_multiplier=null")
+        values[f"{epsilon:g}"] = (f"privacy.mechanism={name}", *texts, *target)
+    if len(values) < len(epsilons):
+        raise ConfigError("epsilon: a value is given twice; valid is once")
+    axis = Axis(EPSILON, values)
+    wanted = SweepRequest(configs=(config,), axes=(axis,), fills=True, **request)
+    return wanted, tuple(texts) if any(one is not None for one in epsilons) else ()
+
+
+def filled_in(base: RunConfig, mechanism: Mechanism) -> dict[str, Any]:
+    """Return keys that a configuration lacks under this mechanism, and their values."""
+    section, found = base.privacy, dict[str, Any]()
+    if section.mechanism != mechanism.name:
+        found["privacy.mechanism"] = mechanism.name
+    wanted = {"clipping_norm"} if mechanism.clips_uploads else set()
+    if mechanism.facts.is_in_steps:
+        wanted = {"per_sample_clipping_norm", "sampling_probability"}
+        if section.clipping_norm is not None:
+            found["privacy.clipping_norm"] = None
+    for key in sorted(wanted):
+        if getattr(section, key) is None:
+            found[f"privacy.{key}"] = NEEDED[key]
+    if mechanism.needs_masks and not base.secure_aggregation.enabled:
+        found["secure_aggregation.enabled"] = True
+    return found
+
+
+def require_runnable(cells: Sequence[Cell], url: str, surroundings: Surroundings) -> None:
+    """Plan the first seed of all new settings; refuse all that cannot run, at once."""
+    known, problems, seen = known_runs(url), dict[str, list[str]](), set[Any]()
+    for cell in cells:
+        setting = (cell.config, cell.method, cell.axes)
+        if setting in seen or cell.identity in known:
+            continue
+        seen.add(setting)
+        try:
+            plan_run(cell.run, SilentObserver(), surroundings)
+        except (PlatformError, MethodError, PrivacyError) as error:
+            problems.setdefault(str(error), []).append(str(cell))
+    require_none(problems)
+
+
+def carry_out(
+    grid: Grid,
+    results: Path,
+    observer: SweepObserver,
+    *,
+    url: str,
+    folder: Path | None = None,
+    jobs: int | None = None,
+    cluster: Mapping[str, Any] | None = None,
+) -> Results:
+    """Run the cells that have not finished, and write tables and pictures into a folder.
+
+    Args:
+        grid: The cells.
+        results: The folder, in which one sweep works at a time.
+        observer: Watches the cells.
+        url: The database of all cells, unless they are jobs of a cluster.
+        folder: The user's folder of own methods.
+        jobs: Processes or jobs at a time; None for one a CPU, or one if cells share a GPU.
+        cluster: The Dask cluster whose jobs the cells are.
+    """
+    with only_sweep_in(results):
+        own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]
+        announce(grid, results, own)
+        if cluster is None:
+            url, jobs = absolute_storage(url), jobs or _jobs(grid)
+            outcomes = run_cells(grid.cells, observer, folder, jobs=jobs, url=url)
+        else:
+            place, jobs = results / CELLS, jobs or MOST_JOBS
+            outcomes = submit_cells(
+                grid.cells, observer, cluster, folder=folder, jobs=jobs, place=place
+            )
+        return publish(grid, outcomes, results)
+
+
+def _jobs(grid: Grid) -> int:
+    """Return one process for each CPU that this process may use; 1 if cells share a GPU."""
+    devices = {cell.run.device for cell in grid.cells}
+    if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
+        return 1
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,215 @@
+"""Studies: methods by epsilon by seeds, with the table and the figure that papers show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from methods import Registry
+from platform.config import Sources, StorageConfig
+from platform.config.loading import flat
+from platform.experiment.planning import Surroundings
+from platform.results.sweeping.grid import Cell, build_grid
+from platform.results.sweeping.running import Outcome, SweepObserver
+from platform.results.sweeping.study import carry_out, require_runnable, study_request
+from platform.results.sweeping.submitting import cluster_of
+from platform.results.sweeping.tables import Results, document
+from sotto.data import Data
+from sotto.errors import Error, invalid
+from sotto.runs import bar_of, refusing
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class Study:
+    """A grid of runs: each method at each epsilon with each seed, on one configuration.
+
+    Keys that the mechanism of an epsilon needs are filled in, and named in `filled`. The unit, the
+    relation, delta, the adversary and the source of the noise are never changed.
+
+    Attributes:
+        cells: The runs, each in words.
+        filled: What was filled in, as `key=value`.
+        output: The folder of the results.
+    """
+
+    def __init__(
+        self,
+        methods: str | Sequence[str],
+        *,
+        epsilon: float | Sequence[float | None] | None = None,
+        seeds: int | Sequence[int] = 3,
+        data: Data | str | Path | None = None,
+        config: str | Path | None = None,
+        mechanism: str | None = None,
+        model: Mapping[str, Any] | None = None,
+        output: str | Path | None = None,
+        storage: str | None = None,
+        settings: Sequence[str] = (),
+        method_settings: Sequence[str] = (),
+        folder: Path | None = None,
+        **overrides: Any,
+    ) -> None:
+        """Check every run of the study; all that is wrong is in one `Error`.
+
+        Args:
+            methods: Names of methods.
+            epsilon: Targets of whole runs; None is without noise.
+            seeds: The seeds, or their number.
+            data: One's own images, or their folder.
+            config: A packaged configuration or a file; `own-data` with data, else `quickstart`.
+            mechanism: The mechanism of the noise; None takes the configuration's, or
+                `distributed_noise` if it has none.
+            model: The frozen model, from `clip`.
+            output: The folder of the results; None for one below `studies`.
+            storage: URL of the database, `sqlite:///runs/sotto.db` by default.
+            settings: `key=value`; several values between commas make a further axis.
+            method_settings: `method:key=value`, for one method only.
+            folder: A folder with methods of one's own.
+            **overrides: Keys for all runs, as `run` takes them.
+
+        Raises:
+            Error: A run of the study is not valid.
+        """
+        many = seeds if isinstance(seeds, Sequence) else range(seeds)
+        if not many:
+            raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
+        parts: dict[str, Any] = {} if model is None else dict(model)
+        if data is not None:
+            parts |= (data if isinstance(data, Data) else Data(data)).overrides()
+        changes = [f"{k}={json.dumps(v)}" for k, v in flat({**parts, **overrides})]
+        with refusing():
+            self._sources = Sources(registry=Registry(folder=folder))
+            request, filled = study_request(
+                str(config or ("quickstart" if data is None else "own-data")),
+                {
+                    "methods": (methods,) if isinstance(methods, str) else tuple(methods),
+                    "seeds": tuple(many),
+                    "settings": (*changes, *settings),
+                    "method_settings": tuple(method_settings),
+                    "folder": folder,
+                    "storage": storage or StorageConfig().url,
+                },
+                epsilon if isinstance(epsilon, Sequence) else (epsilon,),
+                mechanism,
+                self._sources,
+            )
+            self.grid = build_grid(request, self._sources)
+        longer = (f"{text} for {cell.method}" for cell in self.grid.cells for text in cell.filled)
+        self._storage, self._folder = request.storage, folder
+        self.filled = tuple(dict.fromkeys((*filled, *longer)))
+        self.cells = tuple(map(str, self.grid.cells))
+        stem = f"{Path(self.grid.configs[0]).stem}-{self.grid.digest[:8]}"
+        self.output = Path(output or Path("studies") / stem)
+        self._found: Results | None = None
+
+    def __repr__(self) -> str:
+        """Show how many runs there are."""
+        return f"<sotto.Study of {len(self.cells)} runs in {str(self.output)!r}>"
+
+    def run(
+        self,
+        *,
+        jobs: int | None = None,
+        cluster: Mapping[str, Any] | None = None,
+        observer: SweepObserver | None = None,
+        progress: bool = True,
+    ) -> Study:
+        """Run what has not finished, and write tables, tests and pictures into `output`.
+
+        All settings are planned before the first run starts. Ctrl-C leaves a study that the same
+        call goes on with.
+
+        Args:
+            jobs: Runs at a time; None for one a CPU.
+            cluster: Settings of a Dask cluster, such as `scheduler` and `timeout_min`; None for
+                processes of this machine.
+            observer: Watches the runs; None shows a bar.
+            progress: Whether the bar is shown, on a terminal.
+
+        Raises:
+            Error: A setting cannot run, or nothing can be written.
+        """
+        with refusing():
+            settings = [f"{key}={value}" for key, value in (cluster or {}).items()]
+            machines = None if cluster is None else cluster_of("dask", settings)
+            if machines is None:
+                surroundings = Surroundings(registry=self._sources.registry, sources=self._sources)
+                require_runnable(self.grid.cells, self._storage, surroundings)
+            with _Watcher(progress and observer is None) as bar:
+                self._found = carry_out(
+                    *(self.grid, self.output, observer or bar),
+                    url=self._storage,
+                    folder=self._folder,
+                    jobs=jobs,
+                    cluster=machines,
+                )
+        return self
+
+    @property
+    def found(self) -> Results:
+        """What came of it, as the command line prints it; `Error` before `run`."""
+        if self._found is None:
+            raise Error("the study has not run; valid: after `run`")
+        return self._found
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """All numbers: `cells` over seeds, paired `tests`, and what `failed`."""
+        return {**document(self.found), "filled": list(self.filled)}
+
+    @property
+    def table(self) -> DataFrame | list[dict[str, Any]]:
+        """One row a method and epsilon, with mean and deviation: a frame where pandas is."""
+        rows = []
+        for one in self.results["cells"]:
+            measured = one["selections"]["last"]
+            shown = {"method": one["method"], **one["axes"], "n": len(one["seeds"])}
+            for name in ("local", "gain_over_local"):
+                spread = measured.get(name) or {}
+                shown |= {name: spread.get("mean"), f"{name}_deviation": spread.get("deviation")}
+            rows.append({**shown, "epsilon_spent": one["privacy"]["epsilon"]["server"]})
+        return _framed(rows)
+
+    @property
+    def tests(self) -> DataFrame | list[dict[str, Any]]:
+        """One row a paired test of two methods at one epsilon."""
+        return _framed(self.results["tests"])
+
+
+def _framed(rows: list[dict[str, Any]]) -> DataFrame | list[dict[str, Any]]:
+    try:
+        from pandas import DataFrame
+    except ImportError:
+        return rows
+    return DataFrame(rows)
+
+
+class _Watcher(SweepObserver):
+    """Shows a bar."""
+
+    def __init__(self, shown: bool) -> None:
+        self._bar = bar_of(shown)
+        self._task = self._bar.add_task("runs", total=None)
+
+    def __enter__(self) -> _Watcher:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._bar.stop()
+
+    def sweep_started(self, total: int, finished: int) -> None:
+        """Show how many runs there are."""
+        self._bar.update(self._task, total=total, completed=finished)
+
+    def cell_started(self, cell: Cell) -> None:
+        """Name the run."""
+        self._bar.update(self._task, description=str(cell))
+
+    def cell_finished(self, outcome: Outcome) -> None:
+        """Move the bar."""
+        self._bar.advance(self._task)
