@@ -27,7 +27,8 @@ from _sweeps import percent, sweep, workplace
 
 from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.results.sweeping.running import Outcome
-from platform.results.sweeping.tables import Table, build_tables, latex, record_of
+from platform.results.sweeping.tables import Table, build_tables, record_of
+from platform.results.sweeping.writing import latex
 
 CONFIG = "comparison"
 RATES = place(Path(__file__).with_suffix(".yaml"))

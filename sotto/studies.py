@@ -15,7 +15,7 @@ from platform.results.sweeping.grid import Cell, build_grid
 from platform.results.sweeping.running import Outcome, SweepObserver
 from platform.results.sweeping.study import carry_out, require_runnable, study_request
 from platform.results.sweeping.submitting import cluster_of
-from platform.results.sweeping.tables import Results, document
+from platform.results.sweeping.writing import Results, document
 from sotto.data import Data
 from sotto.errors import Error, invalid
 from sotto.runs import bar_of, refusing
@@ -94,8 +94,8 @@ class Study:
                     "storage": storage or StorageConfig().url,
                 },
                 epsilon if isinstance(epsilon, Sequence) else (epsilon,),
-                mechanism,
-                self._sources,
+                mechanism=mechanism,
+                sources=self._sources,
             )
             self.grid = build_grid(request, self._sources)
         longer = (f"{text} for {cell.method}" for cell in self.grid.cells for text in cell.filled)

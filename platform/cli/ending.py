@@ -217,14 +217,9 @@ def failure_of(error: Exception) -> Failure:
     from methods import BrokenMethod, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun, field_of, readable
     from privacy import PrivacyError
-    from sotto.errors import Error
     from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
 
-    if isinstance(error, Error) and isinstance(error.__context__, Exception):
-        # The interface for programs tells of the packages' own refusal.
-        error = error.__context__
-    refused = (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile, Error)
-    if isinstance(error, refused):
+    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
         code = BAD_INPUT
     elif isinstance(error, (AuditChainBroken, LogBroken)):
         code = AUDIT_BROKEN

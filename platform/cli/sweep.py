@@ -28,15 +28,15 @@ from platform.results.sweeping.grid import (
 from platform.results.sweeping.running import Outcome
 from platform.results.sweeping.study import CELLS, NO_NOISE, carry_out
 from platform.results.sweeping.submitting import cluster_of
-from platform.results.sweeping.tables import (
-    BEST,
-    LAST,
+from platform.results.sweeping.tables import BEST, LAST, record_of
+from platform.results.sweeping.writing import (
+    TABLE_FILE,
     TESTS_FILE,
     Results,
     document,
     plain_rows,
-    record_of,
 )
+from sotto.errors import Error
 from sotto.studies import Study
 from storage.homes import shown
 
@@ -110,24 +110,28 @@ def study_command(
 ) -> None:
     """Run a study through the interface for programs; `sotto study --help`."""
     cluster = _cluster(on, cluster_settings, storage)
-    study = Study(
-        methods,
-        epsilon=parse_epsilons(epsilon),
-        seeds=seeds,
-        data=data,
-        config=config,
-        mechanism=mechanism,
-        output=output,
-        storage=storage,
-        settings=settings or (),
-        method_settings=method_settings or (),
-        folder=folder,
-    )
-    with interruptible(lambda number: _interrupted(number, study.output)):
-        with ScreenSweepObserver(quiet=as_json) as screen:
-            for text in study.filled:
-                screen.tell(f"filled in: {text}")
-            study.run(jobs=jobs, cluster=cluster, observer=screen)
+    try:
+        study = Study(
+            methods,
+            epsilon=parse_epsilons(epsilon),
+            seeds=seeds,
+            data=data,
+            config=config,
+            mechanism=mechanism,
+            output=output,
+            storage=storage,
+            settings=settings or (),
+            method_settings=method_settings or (),
+            folder=folder,
+        )
+        with interruptible(lambda number: _interrupted(number, study.output)):
+            with ScreenSweepObserver(quiet=as_json) as screen:
+                for text in study.filled:
+                    screen.tell(f"filled in: {text}")
+                study.run(jobs=jobs, cluster=cluster, observer=screen)
+    except Error as error:
+        # Either a package's own refusal, or one of the interface itself.
+        raise (error.__context__ or ConfigError(str(error))) from None
     _say(study.found, study.results, as_json=as_json)
 
 
@@ -174,13 +178,12 @@ def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
 def _tables(found: Results) -> Iterator[Said]:
     for one in found.tables:
         yield ""
-        yield table(one.caption, *plain_rows(one))
-        # The better rows' tests come first; all are in the file.
+        yield table(one.title, *plain_rows(one))
         yield from (f"test: {test}" for test in one.tests[:MOST_TESTS])
         if (more := len(one.tests) - MOST_TESTS) > 0:
             yield f"test: {more} more in {TESTS_FILE}"
-        yield from (f"note: local training: {line}" for line in one.training)
-        yield from (f"note: {warning}" for warning in one.warnings)
+        if one.warnings:
+            yield f"note: {len(one.warnings)} warnings of the runs are in {TABLE_FILE}"
     if found.tables:
         yield ""
         yield Whole(f"written to {found.output}")

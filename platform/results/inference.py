@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from platform.results.numbers import student
+
 LEVEL: Final = 0.05
-"""A difference is beyond chance if its p is below this; intervals hold with 1 - LEVEL."""
+"""A difference is beyond chance if its p is below this; intervals are of 95% too."""
 _ALIKE: Final = 1e-12
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Interval:
     """A mean of paired differences.
 
@@ -78,11 +80,11 @@ def interval(differences: Sequence[float]) -> Interval | None:
     if deviation < _ALIKE:
         p = 1.0 if abs(mean) < _ALIKE else 2.0 ** (1 - n)
         ends = (mean, mean) if p < LEVEL else (min(mean, 0.0), max(mean, 0.0))
-        return Interval(mean, *ends, p, n)
+        return Interval(mean=mean, low=ends[0], high=ends[1], p=p, n=n)
     error = deviation / math.sqrt(n)
-    half = float(stats.t.ppf(1 - LEVEL / 2, n - 1)) * error
+    half = student(n - 1) * error
     p = 2 * float(stats.t.sf(abs(mean) / error, n - 1))
-    return Interval(mean, mean - half, mean + half, p, n)
+    return Interval(mean=mean, low=mean - half, high=mean + half, p=p, n=n)
 
 
 def paired(

@@ -1,8 +1,8 @@
 """The pictures of a run, and those of a sweep, by kind; and pictures as files.
 
 In the pictures of a sweep each line is a method with its values on the axes, and each configuration
-has a panel. Bands are one sample standard deviation over seeds. The curves also show the finished
-rounds of unfinished runs.
+has a panel. Bands are one sample standard deviation over seeds, against epsilon the 95% interval.
+The curves also show the finished rounds of unfinished runs.
 """
 
 from __future__ import annotations
@@ -335,7 +335,10 @@ def _by_protocol(
 
 def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
     """Return the final accuracy against the final epsilon, by adversary."""
-    up, groups = Scale(f"{measured}\n({LAST})", "percent"), _groups(runs, PRICED)
+    up = Scale(f"{measured}{_over_seeds(runs, '95% interval')}\n({LAST})", "percent")
+    groups = _groups(runs, PRICED)
+    if len(groups) == 1:
+        groups = {"": next(iter(groups.values()))}
     panels: tuple[Panel, ...] = ()
     for names, one in adversaries_alike(runs).items():
 
@@ -350,7 +353,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
                 spread = spread_of(of, lambda run: run.headline())
                 if spent and spread is not None:
                     # The largest epsilon of all seeds, as in tables.
-                    points.append(_share(max(spent), spread))
+                    points.append(percent(max(spent), spread.mean, spread.margin))
             return sorted(points, key=lambda found: found.x)
 
         panels += _panels(groups, (_amount(runs, names), up), traded)
@@ -377,9 +380,9 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
     )
 
 
-def _over_seeds(runs: Runs) -> str:
+def _over_seeds(runs: Runs, what: str = "mean ± deviation") -> str:
     seeds = len({run.seed for run in runs})
-    return f", mean ± deviation over {seeds} seeds" if seeds > 1 else ""
+    return f", {what} over {seeds} seeds" if seeds > 1 else ""
 
 
 def _bar(spread: Spread | None) -> Bar:

@@ -17,7 +17,7 @@ from platform.results.frames import RUN
 from platform.results.pictures import run_pictures
 from platform.results.reading import numbers_of, read_runs
 from platform.results.sweeping.grid import Cell, Grid
-from platform.results.sweeping.tables import announce
+from platform.results.sweeping.writing import announce
 from tests.trunk._pictures import drawn
 from tests.trunk._runs import Command, Finished, Storage, opened
 
@@ -103,6 +103,7 @@ def swept(storage: Storage, folder: Path, runs: list[Finished], *further: RunCon
         Cell(
             config="small",
             method=config.method.name,
+            title=config.method.name,
             axes=(("privacy.mechanism", config.privacy.mechanism),),
             run=config,
         )

@@ -229,7 +229,7 @@ def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
             observer.cell_finished(answer(cell))
         return tuple(map(answer, cells))
 
-    monkeypatch.setattr("platform.cli.sweep.run_cells", workers)
+    monkeypatch.setattr("platform.results.sweeping.study.run_cells", workers)
     options = ("--seed", "0,1", "--set", NONE, "--output", str(tmp_path / "out"))
     told = sotto("sweep", small, *options)
     assert told.code == 1

@@ -127,7 +127,7 @@ def test_every_other_key_is_part_of_what_a_run_is():
         ({"method_settings": ("coop:rounds=2",)}, "--for: 'coop'"),
         (
             {"settings": ("method.experts=1,2",), "methods": ("pfedmoap", "coop")},
-            "cell (comparison, coop, seed 0, method.experts=1): method.experts: ",
+            "cell (comparison, coop, seed 0, method.experts=1) and 1 more: method.experts: ",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_yaml, load_config
 from platform.experiment.caveats import evaluation_document
-from platform.results.numbers import Label, Spread
+from platform.results.numbers import Spread
 from platform.results.pictures import sweep_pictures
 from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.results.sweeping.running import Outcome
@@ -27,14 +27,17 @@ from platform.results.sweeping.tables import (
     Number,
     Table,
     build_tables,
+    record_of,
+    shown_epsilon,
+    shown_number,
+)
+from platform.results.sweeping.writing import (
+    Results,
     document,
     latex,
     markdown,
     numbers_of,
-    record_of,
     results_csv,
-    shown_epsilon,
-    shown_number,
 )
 
 NO_EPSILON = {"server": "inf", "peers": "inf", "observer": "inf"}
@@ -117,6 +120,10 @@ def tables_of(grid: Grid, outcomes: list[Outcome]) -> list[Table]:
     return build_tables(grid, [record_of(o) for o in outcomes if o.summary is not None])
 
 
+def results(grid: Grid, outcomes: list[Outcome]) -> Results:
+    return Results(grid, tuple(outcomes), tuple(tables_of(grid, outcomes)), Path("there"))
+
+
 def body(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("|")]
 
@@ -136,10 +143,11 @@ def test_mean_and_sample_deviation_by_hand():
 def test_a_table_of_two_methods():
     text = markdown(tables_of(*three_seeds()))
     assert body(text) == [
-        "| method | accuracy |",
-        "|---|---:|",
-        "| `coop` | 72.00 ± 2.00 |",
-        "| `promptfl` | **83.00 ± 2.65** |",
+        "| method | accuracy | gain over alone |",
+        "|---|---:|---:|",
+        # Three seeds with one and the same gain are no proof: p is 2 in 2^3.
+        "| CoOp | 72.00 ± 2.00 | +25.0 (+0.0 to +25.0) n.s. |",
+        "| PromptFL | **83.00 ± 2.65** | +25.0 (+0.0 to +25.0) n.s. |",
     ]
     for words in ("client mean", "rounds: 2", "over seeds 0, 1, 2", "privacy: none"):
         assert words in text
@@ -170,8 +178,11 @@ def test_base_to_novel_has_the_papers_four_columns():
     )
     text = markdown(tables_of(grid, outcomes))
     assert body(text)[0] == "| method | Local | Base | Novel | HM |"
-    assert body(text)[2] == "| `coop` | 90.00 | **80.00** | **60.00** | **74.00** |"
-    assert body(text)[3] == "| `fedpgp` | **95.00** | **80.00** | **60.00** | **74.00** |"
+    # One seed: nothing is bold.
+    assert body(text)[2:4] == [
+        "| CoOp | 90.00 | 80.00 | 60.00 | 74.00 |",
+        "| FedPGP | 95.00 | 80.00 | 60.00 | 74.00 |",
+    ]
 
 
 @pytest.fixture
@@ -204,15 +215,15 @@ def test_held_out_domains_are_columns_with_their_mean(held_out):
 
     text = markdown(tables_of(grid, outcomes_of(grid, made)))
     # Over seeds 0.5 and 0.6: deviation 0.1 / sqrt(2). The mean over domains is 0.4 and 0.5.
-    first = "55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 |"
+    first = "55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 | +25.0 (+0.0 to +25.0) n.s. |"
     # TRIP's second seed lacks a domain: it counts for the other one, and not for the mean.
-    second = "**70.00 (n=1)** | **55.00 ± 7.07** | **60.00 (n=1)** |"
-    assert body(text)[0] == "| method | rounds | real | sketch | Avg. |"
+    second = "70.00 (n=1) | 55.00 ± 7.07 | 60.00 (n=1) | - |"
+    assert body(text)[0] == "| method | real | sketch | Avg. | gain over alone |"
     assert body(text)[2:] == [
-        f"| `coop` | 1 | {first}",
-        f"| `coop` | 2 | {first}",
-        f"| `trip` | 1 | {second}",
-        f"| `trip` | 2 | {second}",
+        f"| CoOp, rounds = 1 | {first}",
+        f"| CoOp, rounds = 2 | {first}",
+        f"| TRIP, rounds = 1 | {second}",
+        f"| TRIP, rounds = 2 | {second}",
     ]
 
 
@@ -224,14 +235,15 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
 
     tables = tables_of(*three_seeds(made))
     text = markdown(tables)
-    assert body(text)[0] == ("| method | accuracy | epsilon (server / peers / observer) | delta |")
-    assert body(text)[2].endswith("| ∞ / ∞ / ∞ | - |")
+    price = "epsilon at delta 1e-05 (server / peers / observer)"
+    assert body(text)[0] == f"| method | accuracy | gain over alone | {price} |"
+    assert body(text)[2].endswith("| ∞ / ∞ / ∞ |")
     # The worst seed: 7.994 and its half 3.997; the first would read 7.99.
-    assert body(text)[3].endswith("| 8.00 / 4.00 / 0.00 | 1e-05 |")
+    assert body(text)[3].endswith("| 8.00 / 4.00 / 0.00 |")
     for words in ("upload_noise", "replace_one", "accountant rdp", "rounded up", "composition"):
         assert words in text
     assert "seed:" not in text
-    assert r"$\infty$ / $\infty$ / $\infty$ & - \\" in latex(tables)
+    assert r"$\infty$ / $\infty$ / $\infty$ \\" in latex(tables)
     require_whole(latex(tables))
     assert [shown_epsilon(value) for value in (8.001, 0.0, math.inf)] == ["8.01", "0.00", "∞"]
     assert shown_epsilon(8.0000004) == "8.00"
@@ -286,10 +298,10 @@ def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked(ear
     grid, outcomes = three_seeds(made)
     tables = tables_of(grid, outcomes)
     text = markdown(tables)
-    assert [line.split("|")[1] for line in body(text)[2:]] == [" `coop` ", " `promptfl` † "]
+    assert [line.split("|")[1] for line in body(text)[2:]] == [" CoOp ", " PromptFL † "]
     assert text.endswith(f"- {for_all}\n- {said}\n")
-    assert "ended early" in tables[0].caption and r"promptfl $\dagger$" in latex(tables)
-    coop, promptfl = document(grid, outcomes, Path("there"))["cells"]
+    assert "ended early" in tables[0].caption and r"PromptFL $\dagger$" in latex(tables)
+    coop, promptfl = document(results(grid, outcomes))["cells"]
     assert (coop["ended_early"], coop["warnings"]) == ([], [for_all])
     assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], [for_all, said])
 
@@ -327,7 +339,7 @@ def test_the_document_has_means_deviations_and_failures():
         return None if cell.seed == 2 else summary(0.5 + 0.1 * cell.seed)
 
     grid = grid_of(methods=("coop",), seeds=(0, 1, 2))
-    found = document(grid, outcomes_of(grid, made), Path("there"))
+    found = document(results(grid, outcomes_of(grid, made)))
     (cell,) = found["cells"]
     local = cell["selections"][LAST]["local"]
     assert local["mean"] == pytest.approx(0.55)
@@ -344,10 +356,10 @@ PLAIN = tables_of(*three_seeds())[0]
 @settings(max_examples=30)
 @given(st.text("ab&%_#${}\\~^±∞", max_size=8))
 def test_whatever_stands_in_a_value_tables_stay_whole(value):
-    row = replace(PLAIN.rows[0], label=Label(value, ()))
+    row = replace(PLAIN.rows[0], name=value)
     changed = replace(PLAIN, caption=PLAIN.caption + value, rows=(row,), is_private=True)
     require_whole(latex([changed]).replace(r"\textbackslash{}", ""))
-    assert all(line.count("|") == 5 for line in body(markdown([changed])))
+    assert all(line.count("|") == 6 for line in body(markdown([changed])))
 
 
 def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -369,7 +381,7 @@ def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
     assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
     (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
-    assert [line.label for line in panel.lines] == ["coop", "promptfl"]
+    assert [line.label for line in panel.lines] == ["CoOp", "PromptFL"]
     for line, expected in zip(panel.lines, (75.0, 55.0), strict=True):
         assert values_of(line) == [(1.0, expected), (2.0, expected)]
         for point in line.points:
@@ -385,6 +397,6 @@ def test_values_of_epsilon_are_points_of_one_line():
         return summary(0.5 + spent / 20, **noised(spent - 0.01 * cell.seed))
 
     first = pictures_of(outcomes_of(grid, made))["tradeoff"].panels[0]
-    assert [line.label for line in first.lines] == [f"promptfl, shots {n}" for n in (1, 2)]
+    assert [line.label for line in first.lines] == [f"PromptFL, shots = {n}" for n in (1, 2)]
     # In the order of epsilon, and the larger one of both seeds.
     assert values_of(first.lines[0]) == [(1.0, 55.0), (2.0, 60.0), (8.0, 90.0)]

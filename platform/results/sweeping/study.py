@@ -18,7 +18,6 @@ from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError, PlatformError
 from platform.experiment.environment import resolve_device
 from platform.experiment.planning import Surroundings, plan_run
-from platform.mechanisms import Mechanism
 from platform.results.numbers import EPSILON
 from platform.results.sweeping.grid import (
     Axis,
@@ -36,7 +35,7 @@ from platform.results.sweeping.running import (
     run_cells,
 )
 from platform.results.sweeping.submitting import database_name, submit_cells
-from platform.results.sweeping.tables import Results, announce, publish
+from platform.results.sweeping.writing import Results, announce, publish
 from platform.rounds.observing import SilentObserver
 from privacy import PrivacyError
 
@@ -55,6 +54,7 @@ def study_request(
     config: str,
     request: Mapping[str, Any],
     epsilons: Sequence[float | None],
+    *,
     mechanism: str | None,
     sources: Sources,
 ) -> tuple[SweepRequest, tuple[str, ...]]:
@@ -74,7 +74,7 @@ def study_request(
     if name not in sources.mechanisms.names or not sources.mechanisms.facts_of(name).claims:
         valid = [one.name for one in sources.mechanisms if one.facts.claims]
         raise ConfigError(f"mechanism: {name!r} is not valid; valid: {', '.join(valid)}")
-    filled = filled_in(base, sources.mechanisms.named(name))
+    filled = filled_in(base, name, sources)
     texts = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in filled.items()]
     for epsilon in epsilons:
         if epsilon is None:
@@ -89,11 +89,12 @@ def study_request(
     return wanted, tuple(texts) if any(one is not None for one in epsilons) else ()
 
 
-def filled_in(base: RunConfig, mechanism: Mechanism) -> dict[str, Any]:
-    """Return keys that a configuration lacks under this mechanism, and their values."""
+def filled_in(base: RunConfig, name: str, sources: Sources) -> dict[str, Any]:
+    """Return keys that a configuration lacks under a mechanism, and their values."""
     section, found = base.privacy, dict[str, Any]()
-    if section.mechanism != mechanism.name:
-        found["privacy.mechanism"] = mechanism.name
+    mechanism = sources.mechanisms.named(name)
+    if section.mechanism != name:
+        found["privacy.mechanism"] = name
     wanted = {"clipping_norm"} if mechanism.clips_uploads else set()
     if mechanism.facts.is_in_steps:
         wanted = {"per_sample_clipping_norm", "sampling_probability"}

@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from platform.disk.files import write_text
 from platform.experiment.caveats import (
     BESIDE,
     PROTOCOLS,
     caveats_of,
-    escaped,
     optimizer_document,
     optimizer_words,
 )
@@ -30,17 +27,15 @@ from platform.results.numbers import (
     HELD_OUT,
     Axes,
     Label,
-    RunNumbers,
     Spread,
     group_of,
     label_of,
     spread_of,
 )
-from platform.results.pictures import PRICED, files_of, line_names, sweep_pictures, write_pictures
-from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.pictures import PRICED, line_names
 from platform.results.sweeping.grid import Cell, Grid
 from platform.results.sweeping.running import Outcome
-from platform.rounds.documents import ADVERSARIES, csv_text, in_rounds, json_number
+from platform.rounds.documents import ADVERSARIES, in_rounds
 
 LAST: Final = "last"
 BEST: Final = "best_on_validation"
@@ -169,82 +164,6 @@ def score(selection: str, measure: str) -> Callable[[Record], float | None]:
     return lambda record: record.scores.get(selection, {}).get(measure)
 
 
-def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
-    """Return one line a run and measure, with a column for each axis."""
-    columns = (
-        *("config", "dataset", "method", "seed", *axes),
-        *("protocol", "selection", "measure", "value", *PRIVACY),
-        *(f"epsilon_{name}" for name in ADVERSARIES),
-        *("committed_rounds", "chosen_round", "run"),
-    )
-    rows = []
-    for record in records:
-        values = dict(record.axes)
-        who = (record.config, record.dataset, record.method, record.seed)
-        for selection, scores in record.scores.items():
-            for measure, value in scores.items():
-                rows.append(
-                    (
-                        *(*who, *(values[key] for key in axes)),
-                        *(record.protocol, selection, measure, value),
-                        *(record.privacy.get(name) for name in PRIVACY),
-                        *(record.epsilon.get(name) for name in ADVERSARIES),
-                        *(record.rounds, record.chosen_round if selection == BEST else None),
-                        record.run_id,
-                    )
-                )
-    return csv_text(columns, rows)
-
-
-def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
-    """Return one line a run and committed round."""
-    scores = ("mean", "weighted", "std", "worst")
-    columns = (
-        *("config", "dataset", "method", "seed", *axes, "round"),
-        *(f"accuracy_{name}" for name in scores),
-        "validation_mean",
-        *(f"epsilon_{name}" for name in ADVERSARIES),
-        "run",
-    )
-    rows = []
-    for outcome in outcomes:
-        cell, values = outcome.cell, dict(outcome.cell.axes)
-        summary = outcome.summary or {"rounds": []}
-        for document in summary["rounds"]:
-            rows.append(
-                (
-                    *(cell.config, summary["dataset"], cell.method, cell.seed),
-                    *(values[key] for key in axes),
-                    document["round"],
-                    *(document["accuracy"][name] for name in scores),
-                    (document.get("validation") or {}).get("mean"),
-                    *(document["epsilon"][name] for name in ADVERSARIES),
-                    outcome.run_id,
-                )
-            )
-    return csv_text(columns, rows)
-
-
-@dataclass(frozen=True)
-class Results:
-    """What came of a sweep: its grid, an outcome for each cell, tables, and their folder."""
-
-    grid: Grid
-    outcomes: tuple[Outcome, ...]
-    tables: tuple[Table, ...]
-    output: Path
-
-
-TESTS_FILE: Final = "tests.csv"
-
-
-def tests_csv(tables: Sequence[Table]) -> str:
-    """Return one line a paired test, in the order of the tables."""
-    found = [one.document() for table in tables for one in table.tests]
-    columns = ("first", "second", "column", "mean", "low", "high", "p", "n", "beyond_chance")
-    return csv_text(columns, [tuple(one[name] for name in columns) for one in found])
-
-
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
     "all_classes": (("local", "All"), ("own", "Own")),
@@ -349,7 +268,7 @@ class Comparison:
     Attributes:
         first: Name of the row with the larger mean.
         second: Name of the other row.
-        column: Name of the column.
+        column: Name of the column; empty if there is only one.
         difference: First minus second, over seeds; p is corrected for all tests at this epsilon.
     """
 
@@ -359,10 +278,13 @@ class Comparison:
     difference: Interval
 
     def __str__(self) -> str:
-        said = self.difference.words("seeds")
-        return (
-            f"{self.first} less {self.second}, {self.column}: {said} (p = {self.difference.p:.2g})"
-        )
+        names = [name.split(", ") for name in (self.first, self.second)]
+        # What both rows have in common is said once: "at epsilon = 8".
+        common = [part for part in names[0][1:] if part in names[1][1:]]
+        first, second = (", ".join(p for p in parts if p not in common) for parts in names)
+        where = ", ".join(filter(None, (self.column, *common)))
+        said = f"{first} less {second}{f' ({where})' if where else ''}"
+        return f"{said}: {self.difference.words('seeds')}, p = {self.difference.p:.2g}"
 
     def document(self) -> dict[str, Any]:
         """Return the test for JSON."""
@@ -391,6 +313,11 @@ class Table:
     warnings: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
     tests: tuple[Comparison, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The first parts of the caption: what is measured, and over which seeds."""
+        return "; ".join(self.caption.rstrip(".").split("; ")[:5])
 
     @property
     def has_gains(self) -> bool:
@@ -438,17 +365,18 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     names = line_names([Label(titles[label.method], label.axes) for label in labels])
     rows = [
         _row(
-            *(label, names[Label(titles[label.method], label.axes)], slots, grid, records),
+            *(label, slots, grid, records),
+            name=names[Label(titles[label.method], label.axes)],
             selection=selection,
             is_reading=label.method in readings,
         )
         for label in labels
     ]
     columns = tuple(slot.column for slot in slots)
-    rows, tests = _tested(rows, _flat_names(columns))
+    rows, tests = _tested(rows, flat_names(columns) if len(columns) > 1 else ("",))
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
-        caption=_caption(cells, records, protocol, selection, rows),
+        caption=_caption(cells, records, protocol, selection, rows=rows),
         columns=columns,
         rows=tuple(rows),
         tests=tuple(tests),
@@ -486,11 +414,11 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
 
 def _row(
     label: Label,
-    name: str,
     slots: Sequence[_Slot],
     grid: Grid,
     records: Sequence[Record],
     *,
+    name: str,
     selection: str,
     is_reading: bool,
 ) -> Row:
@@ -575,6 +503,7 @@ def _caption(
     records: Sequence[Record],
     protocol: str,
     selection: str,
+    *,
     rows: Sequence[Row],
 ) -> str:
     seeds = sorted({record.seed for record in records})
@@ -672,254 +601,10 @@ def training_notes(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
-_LATEX: Final = {
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
-    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
-}
-
-
-def markdown(tables: Sequence[Table]) -> str:
-    """Return all tables, each under its caption."""
-    lines: list[str] = []
-    for table in tables:
-        names = _flat_names(table.columns)
-        beside = _beside(table)
-        lines += [
-            *(escaped(table.caption), ""),
-            _markdown_row(("method", *map(escaped, names), *beside)),
-            "|---|" + "---:|" * (len(names) + len(beside)),
-        ]
-        for row in table.rows:
-            shown = ((shown_number(one), one.is_best) for one in row.numbers)
-            numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
-            method = f"{escaped(row.name)}{row.marks}"
-            lines.append(_markdown_row((method, *numbers, *_values_beside(table, row))))
-        if table.tests:
-            lines += ["", "Paired t-tests, corrected by Holm:", ""]
-            lines += [f"- {escaped(str(one))}" for one in table.tests]
-        if table.training:
-            lines += ["", "Local training:", ""]
-            lines += [f"- {escaped(line)}" for line in table.training]
-        if table.warnings:
-            lines += ["", "Warnings of the runs:", ""]
-            lines += [f"- {escaped(warning)}" for warning in table.warnings]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the names of a table's columns and its rows; * marks the best number of a column."""
-    rows = [
-        (
-            f"{row.name}{row.marks}",
-            *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
-            *_values_beside(table, row),
-        )
-        for row in table.rows
-    ]
-    return ("method", *_flat_names(table.columns), *_beside(table)), rows
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    # A pipe within a cell would end it.
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _flat_names(columns: Sequence[Column]) -> list[str]:
+def flat_names(columns: Sequence[Column]) -> list[str]:
     """Return one heading a column: its group and its name, each only if it differs by column."""
     groups = {column.group for column in columns}
     names = {column.name for column in columns}
     if len(groups) == 1:
         return [column.name for column in columns]
     return [c.group if len(names) == 1 else f"{c.group} {c.name}" for c in columns]
-
-
-def _beside(table: Table) -> tuple[str, ...]:
-    """Return the names of the columns beside the accuracies."""
-    return (*((GAIN,) if table.has_gains else ()), *(PRIVACY_COLUMNS if table.is_private else ()))
-
-
-def _values_beside(table: Table, row: Row) -> tuple[str, ...]:
-    found: list[str] = []
-    if table.has_gains:
-        gain = row.gain
-        chance = "" if gain is None or gain.is_beyond_chance else " n.s."
-        found.append("-" if gain is None else f"{gain.points()} ({gain.bounds()}){chance}")
-    if table.is_private:
-        spent = "-" if row.epsilon is None else " / ".join(map(shown_epsilon, row.epsilon))
-        found += [spent, "-" if row.delta is None else f"{row.delta:g}"]
-    return tuple(found)
-
-
-def latex(tables: Sequence[Table]) -> str:
-    """Return all tables, each a floating `table`; they need the package booktabs."""
-    return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
-
-
-def _latex_table(table: Table) -> str:
-    beside, rows = _beside(table), []
-    for row in table.rows:
-        cells = [escape(f"{row.name}{row.marks}")]
-        for number in row.numbers:
-            text = escape(shown_number(number))
-            cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
-        cells += [escape(text) for text in _values_beside(table, row)]
-        rows.append(f"    {' & '.join(cells)} \\\\")
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        f"  \\caption{{{escape(table.caption)}}}",
-        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) + len(beside))}}}",
-        r"    \toprule",
-        *_latex_head(table, beside),
-        r"    \midrule",
-        *rows,
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        *(f"  % Local training: {line}" for line in table.training),
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _latex_head(table: Table, beside: Sequence[str]) -> Iterator[str]:
-    """Yield one line, or two where each of several groups has several columns."""
-    groups = [
-        (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
-    ]
-    if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
-        yield _latex_cells(("method", *_flat_names(table.columns), *beside))
-        return
-    spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
-    yield f"    {' & '.join(['', *spans, *[''] * len(beside)])} \\\\"
-    ends = list(itertools.accumulate((width for _, width in groups), initial=1))
-    rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
-    yield f"    {' '.join(rules)}"
-    yield _latex_cells(("method", *(column.name for column in table.columns), *beside))
-
-
-def _latex_cells(cells: Sequence[str]) -> str:
-    return f"    {' & '.join(map(escape, cells))} \\\\"
-
-
-def escape(text: str) -> str:
-    """Return text as LaTeX prints it."""
-    return "".join(_LATEX.get(character, character) for character in text)
-
-
-def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
-    """Write `results.csv`, `rounds.csv`, `tests.csv`, `table.md`, `table.tex` and the pictures.
-
-    Without a finished run there is no table, and nothing is written.
-    """
-    done = [outcome for outcome in outcomes if outcome.summary is not None]
-    records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
-    if not records:
-        return Results(grid, outcomes, (), output)
-    tables = tuple(build_tables(grid, records))
-    write_text(output / "results.csv", results_csv(records, axes))
-    write_text(output / "rounds.csv", rounds_csv(done, axes))
-    write_text(output / TESTS_FILE, tests_csv(tables))
-    write_text(output / "table.md", markdown(tables))
-    write_text(output / "table.tex", latex(tables))
-    made = sweep_pictures([numbers_of(outcome) for outcome in done])
-    drawn = itertools.chain.from_iterable(made.values())
-    write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
-    return Results(grid, outcomes, tables, output)
-
-
-def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
-    """Write the list of a sweep's cells, before the first cell runs.
-
-    A cell's own database is a path from the output folder, None for the sweep's.
-    """
-    cells = [
-        SweepCell(
-            config=cell.config,
-            method=cell.method,
-            seed=cell.seed,
-            axes=cell.axes,
-            identity=cell.identity,
-            database=database,
-        )
-        for cell, database in zip(grid.cells, databases, strict=True)
-    ]
-    write_text(output / SWEEP_FILE, sweep_file(cells))
-
-
-def numbers_of(outcome: Outcome) -> RunNumbers:
-    """Return the numbers of a finished cell, for pictures; ValueError for another cell."""
-    cell, record = outcome.cell, record_of(outcome)
-    return RunNumbers(
-        run_id=record.run_id,
-        config=cell.config,
-        dataset=record.dataset,
-        method=cell.title,
-        seed=cell.seed,
-        axes=cell.axes,
-        protocol=record.protocol,
-        document=outcome.summary or {},
-    )
-
-
-def document(found: Results) -> dict[str, Any]:
-    """Return a sweep as one JSON document: means and deviations over seeds, tests, failures."""
-    records = [record_of(outcome) for outcome in found.outcomes if outcome.summary is not None]
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record.config, record.method, record.axes), []).append(record)
-    return {
-        "output": str(found.output),
-        "grid": found.grid.digest,
-        "cells": [_group_document(records) for records in groups.values()],
-        "tests": [one.document() for table in found.tables for one in table.tests],
-        "failed": [
-            {"cell": str(outcome.cell), "error": outcome.error}
-            for outcome in found.outcomes
-            if outcome.error is not None
-        ],
-    }
-
-
-def _group_document(records: Sequence[Record]) -> dict[str, Any]:
-    first, selections = records[0], dict[str, dict[str, dict[str, Any] | None]]()
-    for selection in _union(record.scores for record in records):
-        measures = _union(record.scores.get(selection, {}) for record in records)
-        selections[selection] = dict.fromkeys(measures)
-        for measure in measures:
-            if (spread := spread_of(records, score(selection, measure))) is not None:
-                selections[selection][measure] = {
-                    **{"mean": spread.mean, "deviation": spread.deviation},
-                    **{"n": len(spread.values), "values": list(spread.values)},
-                }
-    return {
-        "config": first.config,
-        "dataset": first.dataset,
-        "method": first.method,
-        "axes": dict(first.axes),
-        "protocol": first.protocol,
-        # Seeds of one group differ in nothing else.
-        "training": first.training,
-        "seeds": [record.seed for record in records],
-        "runs": [record.run_id for record in records],
-        # The measures of all runs count: the first run may lack some.
-        "selections": selections,
-        "ended_early": [record.run_id for record in records if record.ended_early],
-        "warnings": _union(record.warnings for record in records),
-        "privacy": {
-            **first.privacy,
-            "epsilon": {
-                name: json_number(max(record.epsilon[name] for record in records))
-                for name in ADVERSARIES
-            },
-        },
-    }
-
-
-def _union(parts: Iterable[Iterable[str]]) -> list[str]:
-    """Return each text once, in the order of first occurrence."""
-    return list(dict.fromkeys(itertools.chain.from_iterable(parts)))

@@ -1,0 +1,360 @@
+"""A sweep's results as files and as one document: Markdown, LaTeX, CSV, JSON and pictures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from platform.disk.files import write_text
+from platform.experiment.caveats import escaped
+from platform.results.numbers import RunNumbers, spread_of
+from platform.results.pictures import files_of, sweep_pictures, write_pictures
+from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.sweeping.grid import Grid
+from platform.results.sweeping.running import Outcome
+from platform.results.sweeping.tables import (
+    BEST,
+    GAIN,
+    PRIVACY,
+    Record,
+    Row,
+    Table,
+    build_tables,
+    flat_names,
+    record_of,
+    score,
+    shown_epsilon,
+    shown_number,
+)
+from platform.rounds.documents import ADVERSARIES, csv_text, json_number
+
+
+def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
+    """Return one line a run and measure, with a column for each axis."""
+    columns = (
+        *("config", "dataset", "method", "seed", *axes),
+        *("protocol", "selection", "measure", "value", *PRIVACY),
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        *("committed_rounds", "chosen_round", "run"),
+    )
+    rows = []
+    for record in records:
+        values = dict(record.axes)
+        who = (record.config, record.dataset, record.method, record.seed)
+        for selection, scores in record.scores.items():
+            for measure, value in scores.items():
+                rows.append(
+                    (
+                        *(*who, *(values[key] for key in axes)),
+                        *(record.protocol, selection, measure, value),
+                        *(record.privacy.get(name) for name in PRIVACY),
+                        *(record.epsilon.get(name) for name in ADVERSARIES),
+                        *(record.rounds, record.chosen_round if selection == BEST else None),
+                        record.run_id,
+                    )
+                )
+    return csv_text(columns, rows)
+
+
+def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
+    """Return one line a run and committed round."""
+    scores = ("mean", "weighted", "std", "worst")
+    columns = (
+        *("config", "dataset", "method", "seed", *axes, "round"),
+        *(f"accuracy_{name}" for name in scores),
+        "validation_mean",
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        "run",
+    )
+    rows = []
+    for outcome in outcomes:
+        cell, values = outcome.cell, dict(outcome.cell.axes)
+        summary = outcome.summary or {"rounds": []}
+        for document in summary["rounds"]:
+            rows.append(
+                (
+                    *(cell.config, summary["dataset"], cell.method, cell.seed),
+                    *(values[key] for key in axes),
+                    document["round"],
+                    *(document["accuracy"][name] for name in scores),
+                    (document.get("validation") or {}).get("mean"),
+                    *(document["epsilon"][name] for name in ADVERSARIES),
+                    outcome.run_id,
+                )
+            )
+    return csv_text(columns, rows)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What came of a sweep: its grid, an outcome for each cell, tables, and their folder."""
+
+    grid: Grid
+    outcomes: tuple[Outcome, ...]
+    tables: tuple[Table, ...]
+    output: Path
+
+
+TABLE_FILE: Final = "table.md"
+TESTS_FILE: Final = "tests.csv"
+
+
+def tests_csv(tables: Sequence[Table]) -> str:
+    """Return one line a paired test, in the order of the tables."""
+    found = [one.document() for table in tables for one in table.tests]
+    columns = ("first", "second", "column", "mean", "low", "high", "p", "n", "beyond_chance")
+    return csv_text(columns, [tuple(one[name] for name in columns) for one in found])
+
+
+PRICE: Final = "epsilon{} (server / peers / observer)"
+_LATEX: Final = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
+    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
+}
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Return all tables, each under its caption."""
+    lines: list[str] = []
+    for table in tables:
+        names = flat_names(table.columns)
+        beside = _beside(table)
+        lines += [
+            *(escaped(table.caption), ""),
+            _markdown_row(("method", *map(escaped, names), *beside)),
+            "|---|" + "---:|" * (len(names) + len(beside)),
+        ]
+        for row in table.rows:
+            shown = ((shown_number(one), one.is_best) for one in row.numbers)
+            numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
+            method = f"{escaped(row.name)}{row.marks}"
+            lines.append(_markdown_row((method, *numbers, *_values_beside(table, row))))
+        if table.tests:
+            lines += ["", "Paired t-tests, corrected by Holm:", ""]
+            lines += [f"- {escaped(str(one))}" for one in table.tests]
+        if table.training:
+            lines += ["", "Local training:", ""]
+            lines += [f"- {escaped(line)}" for line in table.training]
+        if table.warnings:
+            lines += ["", "Warnings of the runs:", ""]
+            lines += [f"- {escaped(warning)}" for warning in table.warnings]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the names of a table's columns and its rows; * marks the best number of a column."""
+    rows = [
+        (
+            f"{row.name}{row.marks}",
+            *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
+            *_values_beside(table, row),
+        )
+        for row in table.rows
+    ]
+    return ("method", *flat_names(table.columns), *_beside(table)), rows
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    # A pipe within a cell would end it.
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _beside(table: Table) -> tuple[str, ...]:
+    """Return the names of the columns beside the accuracies."""
+    found = (GAIN,) if table.has_gains else ()
+    if not table.is_private:
+        return found
+    deltas = {row.delta for row in table.rows if row.delta is not None}
+    if len(deltas) == 1:
+        return (*found, PRICE.format(f" at delta {deltas.pop():g}"))
+    return (*found, PRICE.format(""), "delta")
+
+
+def _values_beside(table: Table, row: Row) -> tuple[str, ...]:
+    found: list[str] = []
+    if table.has_gains:
+        gain = row.gain
+        chance = "" if gain is None or gain.is_beyond_chance else " n.s."
+        found.append("-" if gain is None else f"{gain.points()} ({gain.bounds()}){chance}")
+    if table.is_private:
+        found.append("-" if row.epsilon is None else " / ".join(map(shown_epsilon, row.epsilon)))
+    if "delta" in _beside(table):
+        found.append("-" if row.delta is None else f"{row.delta:g}")
+    return tuple(found)
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Return all tables, each a floating `table`; they need the package booktabs."""
+    return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
+
+
+def _latex_table(table: Table) -> str:
+    beside, rows = _beside(table), []
+    for row in table.rows:
+        cells = [escape(f"{row.name}{row.marks}")]
+        for number in row.numbers:
+            text = escape(shown_number(number))
+            cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
+        cells += [escape(text) for text in _values_beside(table, row)]
+        rows.append(f"    {' & '.join(cells)} \\\\")
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escape(table.caption)}}}",
+        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) + len(beside))}}}",
+        r"    \toprule",
+        *_latex_head(table, beside),
+        r"    \midrule",
+        *rows,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        *(f"  % Local training: {line}" for line in table.training),
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _latex_head(table: Table, beside: Sequence[str]) -> Iterator[str]:
+    """Yield one line, or two where each of several groups has several columns."""
+    groups = [
+        (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
+    ]
+    if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
+        yield _latex_cells(("method", *flat_names(table.columns), *beside))
+        return
+    spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
+    yield f"    {' & '.join(['', *spans, *[''] * len(beside)])} \\\\"
+    ends = list(itertools.accumulate((width for _, width in groups), initial=1))
+    rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
+    yield f"    {' '.join(rules)}"
+    yield _latex_cells(("method", *(column.name for column in table.columns), *beside))
+
+
+def _latex_cells(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(map(escape, cells))} \\\\"
+
+
+def escape(text: str) -> str:
+    """Return text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
+    """Write `results.csv`, `rounds.csv`, `tests.csv`, `table.md`, `table.tex` and the pictures.
+
+    Without a finished run there is no table, and nothing is written.
+    """
+    done = [outcome for outcome in outcomes if outcome.summary is not None]
+    records, axes = [record_of(outcome) for outcome in done], [key for key, _ in grid.axes]
+    if not records:
+        return Results(grid, outcomes, (), output)
+    tables = tuple(build_tables(grid, records))
+    write_text(output / "results.csv", results_csv(records, axes))
+    write_text(output / "rounds.csv", rounds_csv(done, axes))
+    write_text(output / TESTS_FILE, tests_csv(tables))
+    write_text(output / TABLE_FILE, markdown(tables))
+    write_text(output / "table.tex", latex(tables))
+    made = sweep_pictures([numbers_of(outcome) for outcome in done])
+    drawn = itertools.chain.from_iterable(made.values())
+    write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
+    return Results(grid, outcomes, tables, output)
+
+
+def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
+    """Write the list of a sweep's cells, before the first cell runs.
+
+    A cell's own database is a path from the output folder, None for the sweep's.
+    """
+    cells = [
+        SweepCell(
+            config=cell.config,
+            method=cell.method,
+            seed=cell.seed,
+            axes=cell.axes,
+            identity=cell.identity,
+            database=database,
+        )
+        for cell, database in zip(grid.cells, databases, strict=True)
+    ]
+    write_text(output / SWEEP_FILE, sweep_file(cells))
+
+
+def numbers_of(outcome: Outcome) -> RunNumbers:
+    """Return the numbers of a finished cell, for pictures; ValueError for another cell."""
+    cell, record = outcome.cell, record_of(outcome)
+    return RunNumbers(
+        run_id=record.run_id,
+        config=cell.config,
+        dataset=record.dataset,
+        method=cell.title,
+        seed=cell.seed,
+        axes=cell.axes,
+        protocol=record.protocol,
+        document=outcome.summary or {},
+    )
+
+
+def document(found: Results) -> dict[str, Any]:
+    """Return a sweep as one JSON document: means and deviations over seeds, tests, failures."""
+    records = [record_of(outcome) for outcome in found.outcomes if outcome.summary is not None]
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.config, record.method, record.axes), []).append(record)
+    return {
+        "output": str(found.output),
+        "grid": found.grid.digest,
+        "cells": [_group_document(records) for records in groups.values()],
+        "tests": [one.document() for table in found.tables for one in table.tests],
+        "failed": [
+            {"cell": str(outcome.cell), "error": outcome.error}
+            for outcome in found.outcomes
+            if outcome.error is not None
+        ],
+    }
+
+
+def _group_document(records: Sequence[Record]) -> dict[str, Any]:
+    first, selections = records[0], dict[str, dict[str, dict[str, Any] | None]]()
+    for selection in _union(record.scores for record in records):
+        measures = _union(record.scores.get(selection, {}) for record in records)
+        selections[selection] = dict.fromkeys(measures)
+        for measure in measures:
+            if (spread := spread_of(records, score(selection, measure))) is not None:
+                selections[selection][measure] = {
+                    **{"mean": spread.mean, "deviation": spread.deviation},
+                    **{"n": len(spread.values), "values": list(spread.values)},
+                }
+    return {
+        "config": first.config,
+        "dataset": first.dataset,
+        "method": first.method,
+        "axes": dict(first.axes),
+        "protocol": first.protocol,
+        # Seeds of one group differ in nothing else.
+        "training": first.training,
+        "seeds": [record.seed for record in records],
+        "runs": [record.run_id for record in records],
+        # The measures of all runs count: the first run may lack some.
+        "selections": selections,
+        "ended_early": [record.run_id for record in records if record.ended_early],
+        "warnings": _union(record.warnings for record in records),
+        "privacy": {
+            **first.privacy,
+            "epsilon": {
+                name: json_number(max(record.epsilon[name] for record in records))
+                for name in ADVERSARIES
+            },
+        },
+    }
+
+
+def _union(parts: Iterable[Iterable[str]]) -> list[str]:
+    """Return each text once, in the order of first occurrence."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(parts)))
