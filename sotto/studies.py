@@ -11,6 +11,7 @@ from methods import Registry
 from platform.config import Sources, StorageConfig
 from platform.config.loading import flat
 from platform.experiment.planning import Surroundings
+from platform.results.numbers import HEADLINES
 from platform.results.sweeping.grid import Cell, build_grid
 from platform.results.sweeping.running import Outcome, SweepObserver
 from platform.results.sweeping.study import carry_out, require_runnable, study_request
@@ -163,15 +164,23 @@ class Study:
 
     @property
     def table(self) -> DataFrame | list[dict[str, Any]]:
-        """One row a method and epsilon, with mean and deviation: a frame where pandas is."""
+        """One row a method and epsilon, over `n` seeds: a frame where pandas is.
+
+        `accuracy` is the mean of the protocol's one number, `gain` is over each client alone, and
+        `spent` is the largest epsilon against the server.
+        """
         rows = []
         for one in self.results["cells"]:
             measured = one["selections"]["last"]
-            shown = {"method": one["method"], **one["axes"], "n": len(one["seeds"])}
-            for name in ("local", "gain_over_local"):
-                spread = measured.get(name) or {}
-                shown |= {name: spread.get("mean"), f"{name}_deviation": spread.get("deviation")}
-            rows.append({**shown, "epsilon_spent": one["privacy"]["epsilon"]["server"]})
+            accuracy = measured.get(HEADLINES[one["protocol"]]) or {}
+            gain = measured.get("gain_over_local") or {}
+            rows.append(
+                {
+                    **{"method": one["method"], **one["axes"], "accuracy": accuracy.get("mean")},
+                    **{"deviation": accuracy.get("deviation"), "gain": gain.get("mean")},
+                    **{"spent": one["privacy"]["epsilon"]["server"], "n": len(one["seeds"])},
+                }
+            )
         return _framed(rows)
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -132,7 +134,7 @@ def test_a_study_is_run_once_and_compared(tmp_path):
     assert set(found.table["epsilon"]) == {"none", "8"}
     private = found.table[found.table["epsilon"] == "8"]
     # CoOp sends nothing.
-    assert private["epsilon_spent"].tolist() == pytest.approx([8.0, 0.0], rel=1e-3)
+    assert private["spent"].tolist() == pytest.approx([8.0, 0.0], rel=1e-3)
     # Both methods are compared at either epsilon, over two seeds, and the file says the same.
     assert len(found.tests) == 2 and set(found.tests["n"]) == {2}
     with (tmp_path / "out" / "tests.csv").open() as file:
@@ -143,3 +145,19 @@ def test_a_study_is_run_once_and_compared(tmp_path):
     # The same study again runs nothing.
     again = study().run(progress=False)
     assert [run for cell in again.results["cells"] for run in cell["runs"]] == runs
+
+
+GUARDLESS = """
+print("program")
+from platform.results.sweeping.running import _start
+
+_start(None).end()
+"""
+
+
+@pytest.mark.slow
+def test_a_program_needs_no_guard_for_its_workers(tmp_path):
+    (tmp_path / "program.py").write_text(GUARDLESS)
+    command = [sys.executable, "program.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines() == ["program"]

@@ -15,6 +15,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Protocol
 
 from methods import MethodError
@@ -401,10 +403,14 @@ def _start(folder: Path | None) -> _Worker:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # A child reads at import how many threads numpy shall have.
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    # A child would run the caller's program again, which nothing here needs.
+    program = sys.modules["__main__"]
     try:
         os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+        sys.modules["__main__"] = ModuleType("__main__")
         process.start()
     finally:
+        sys.modules["__main__"] = program
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
