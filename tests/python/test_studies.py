@@ -135,8 +135,8 @@ def test_a_study_is_run_once_and_compared(tmp_path):
     private = found.table[found.table["epsilon"] == "8"]
     # CoOp sends nothing.
     assert private["spent"].tolist() == pytest.approx([8.0, 0.0], rel=1e-3)
-    # Both methods are compared at either epsilon, over two seeds, and the file says the same.
-    assert len(found.tests) == 2 and set(found.tests["n"]) == {2}
+    # Both methods are compared at either epsilon, on all and on own images, over two seeds.
+    assert len(found.tests) == 4 and set(found.tests["n"]) == {2}
     with (tmp_path / "out" / "tests.csv").open() as file:
         assert [row["first"] for row in csv.DictReader(file)] == found.tests["first"].tolist()
     tex = (tmp_path / "out" / "table.tex").read_text("utf-8")
