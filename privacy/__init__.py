@@ -11,6 +11,7 @@ from privacy.accounting import (
     ACCOUNTANTS,
     MOST_ROUNDS,
     Accountant,
+    Adversary,
     EpsilonResult,
     Epsilons,
     RunningLedger,
@@ -26,7 +27,7 @@ from privacy.accounting import (
     require_affordable,
     support_table,
 )
-from privacy.accounting.accountants import largest_share_of_right_guesses
+from privacy.accounting.guesses import largest_share_of_right_guesses
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import AdaptiveClipping, ClippedUpdate, NoisedMetric, clip
 from privacy.distributed import (
@@ -132,6 +133,7 @@ __all__ = [
     "UPLOAD_NOISE",
     "Accountant",
     "AdaptiveClipping",
+    "Adversary",
     "Authentication",
     "BudgetExhausted",
     "CalibrationError",

@@ -11,7 +11,7 @@ from privacy.accounting.accountants import (
     epsilon,
     support_table,
 )
-from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
+from privacy.accounting.adversaries import Adversary, Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import (
     MOST_ROUNDS,
     RunningLedger,
@@ -25,6 +25,7 @@ __all__ = [
     "ACCOUNTANTS",
     "MOST_ROUNDS",
     "Accountant",
+    "Adversary",
     "EpsilonResult",
     "Epsilons",
     "RunningLedger",
