@@ -245,9 +245,7 @@ def print_audit(
     _require_shape(wanted, limit)
     with closing(open_existing(storage)) as database:
         found = matching(database, wanted, storage, limit)
-    if as_json or shown_as == "json":
-        print_json(found)
-    elif shown_as == "csv":
+    if not as_json and shown_as == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(_FIELDS)
         for entry in found:
@@ -260,7 +258,7 @@ def print_audit(
                 row.append(printable(shown_value) if isinstance(value, str) else value)
             writer.writerow(row)
     else:
-        console().print(table(None, NAMES, entry_rows(found)))
+        answer(found, table(None, NAMES, entry_rows(found)), as_json=as_json or shown_as == "json")
 
 
 def matching(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -15,10 +15,11 @@ from platform.agreement.budgets import (
     require_known_client,
 )
 from platform.agreement.statements import lifetime_of
-from platform.cli.output import Said, answer, epsilon, rounded_down, table
+from platform.cli.output import Said, Sheet, answer, epsilon, rounded_down, shows_all, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
 from platform.results.reading import resolved
+from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
@@ -85,13 +86,31 @@ def _of_run(document: Document) -> Iterator[Said]:
     yield f"run {document['run_id']}, client by client"
     yield from (f"note: {text}" for text in document["warnings"])
     yield terms_words(document)
+    if guesses := document["right_guesses"] and guess_words(document):
+        yield f"in guesses: {guesses}"
     if clients := client_rows(document):
-        yield table(None, CLIENT_COLUMNS, clients)
+        yield grouped(clients)
     else:
         yield "no client has been charged for anything yet"
     if attempts := attempt_rows(document):
         yield table("attempts without a result", ATTEMPT_COLUMNS, attempts)
     yield from closing_words(document)
+
+
+def grouped(clients: Sequence[tuple[str, ...]]) -> Sheet:
+    """Return the rows of clients, without `--all` one for equal clients and no empty column."""
+    if shows_all():
+        return table(None, CLIENT_COLUMNS, clients)
+    equal: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in clients:
+        equal.setdefault(tuple(cells), []).append(name)
+    rows = [
+        (names[0] if len(names) == 1 else f"{len(names)} clients", *cells)
+        for cells, names in equal.items()
+    ]
+    told = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
+    columns = [CLIENT_COLUMNS[at] for at in told]
+    return table(None, columns, [[row[at] for at in told] for row in rows])
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:

@@ -16,7 +16,16 @@ import typer
 
 from platform.agreement import Agreed
 from platform.cli.ending import FAILED
-from platform.cli.output import Said, Whole, answer, console, print_json, progress_bar, table
+from platform.cli.output import (
+    Said,
+    Whole,
+    answer,
+    console,
+    print_json,
+    progress_bar,
+    shows_all,
+    table,
+)
 from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
@@ -111,9 +120,12 @@ def datasets_command(
         return
     rows = [(info.name, info.title, _some(info.classes), _some(info.domains)) for info in infos]
     texts = ", ".join(info.name for info in infos if info.modality == "texts")
+    columns = ("data set", "what it is", "classes", "domains")
+    if not shows_all():
+        columns, rows = columns[:2], [row[:2] for row in rows]
     answer(
         [asdict(info) for info in infos],
-        table(None, ("data set", "what it is", "classes", "domains"), rows),
+        table(None, columns, rows),
         f"texts, which methods for images refuse: {texts}",
         "the files of a data set: datasets --check NAME --root DIR",
         as_json=as_json,

@@ -7,15 +7,18 @@ import math
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Self
 
+import click
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from platform.cli.command_line import ALL
 from platform.errors import printable as printable
 
 LABEL: Final = re.compile(
@@ -35,6 +38,10 @@ ROOMY: Final = 24
 LONG: Final = 40
 """Cells from which a last column is better off below its row."""
 NUMBER: Final = re.compile(r"[-+]?[0-9][0-9.,]*%?|-|n/a|inf|")
+SCREEN: Final = 25
+"""Lines that a command prints without `--all`."""
+EVERY: Final = 10.0
+"""Seconds between two lines of progress without a terminal."""
 Row = tuple[str, ...]
 
 
@@ -87,18 +94,31 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     return plain
 
 
+def shows_all() -> bool:
+    """Whether the command line asks for `--all`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(ALL) or context.params.get("every"))
+
+
 def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
     """Print what a command answers: a document under `--json`, else lines and tables for people.
 
-    Lines may come from generators, which do not begin under `--json`.
+    Lines may come from generators, which do not begin under `--json`. Of many lines the first are
+    printed, unless the command line asks for all.
     """
     if as_json:
         print_json(document)
         return
     out = console()
-    for part in said:
-        for one in [part] if isinstance(part, str | Sheet) else part:
-            out.print(one, soft_wrap=isinstance(one, Whole))
+    with out.capture() as captured:
+        for part in said:
+            for one in [part] if isinstance(part, str | Sheet) else part:
+                out.print(one, soft_wrap=isinstance(one, Whole))
+    lines = captured.get().split("\n")[:-1]
+    if len(lines) > SCREEN and not shows_all():
+        more = len(lines) - SCREEN + 1
+        lines[SCREEN - 1 :] = [f"... {more} more lines: --all"]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:
@@ -123,6 +143,14 @@ class WithBar:
         """Take columns beside the bar's own; `quiet` leaves stdout to JSON."""
         self._error, self._out, self._quiet = console(error=True), console(), quiet
         self._progress = progress_bar(self._error, *more)
+        self._due = time.monotonic() + EVERY
+
+    def beat(self, text: str) -> None:
+        """Say where the work is on stderr if there is no bar, at most once in `EVERY` seconds."""
+        now = time.monotonic()
+        if not self._quiet and not self._error.is_terminal and now >= self._due:
+            self._due = now + EVERY
+            self._error.print(text)
 
     def tell(self, text: str) -> None:
         """Print a line, unless stdout is left to JSON."""

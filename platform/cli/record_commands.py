@@ -163,7 +163,8 @@ def budget(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Without RUN: all runs, not only the newest 20 and those that go on."
+            "--all",
+            help="Print every client and line; without RUN also runs that are old and over.",
         ),
     ] = False,
     storage: Storage = DEFAULT_STORAGE,

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -26,8 +28,7 @@ from platform.cli.output import (
     console,
     epsilon,
     fraction,
-    print_json,
-    printable,
+    shows_all,
     size,
     table,
 )
@@ -41,6 +42,7 @@ from platform.results.reading import agreed_run, numbers_of, resolved_once
 from platform.results.report.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
 from platform.results.report.document import Report, budget_report
 from platform.results.report.empirical import OtherClaim, read_audit
+from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, unfinished_words
 from platform.results.report.rendering import ENCODERS, load_weasyprint
 from platform.results.report.subject import read_log
@@ -50,6 +52,12 @@ from platform.rounds.observing import Observer
 Document = Mapping[str, Any]
 
 WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
+NEWEST: Final = 3
+"""Without `--all` a run shows so many rounds."""
+DETAIL: Final = re.compile(
+    "protocol|selection|local training|validation|own examples|local twins|time of|other"
+)
+"""Rows of a result that only `--all` shows."""
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
@@ -122,13 +130,14 @@ def round_remarks(document: Mapping[str, Any]) -> str:
 
 
 class ScreenObserver(WithBar, Observer):
-    """Shows a run: a transient progress bar on stderr, lines on stdout."""
+    """Shows where a run is, on stderr, and remarks about it, on stdout."""
 
-    def __init__(self, delta: float, *, quiet: bool) -> None:
-        """Take the delta of the epsilons; `quiet` leaves stdout to JSON."""
+    def __init__(self, *, quiet: bool) -> None:
+        """`quiet` leaves stdout to JSON."""
         super().__init__(quiet=quiet)
-        self._delta = delta
         self._task: TaskID | None = None
+        self._rounds = self._before = 0
+        self._since, self._known = time.monotonic(), ""
         self.run_id: str | None = None
 
     def recognised(self, sentences: Sequence[str]) -> None:
@@ -150,14 +159,12 @@ class ScreenObserver(WithBar, Observer):
         self.run_id = run_id
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """Name the run."""
-        again = f", resumed after round {resumed_after}" if resumed_after else ""
-        self.tell(f"run {run_id}: {rounds} rounds{again}")
-        self.tell(heading(self._delta))
+        """Remember how far the run is, from which the time left follows."""
+        self._rounds, self._before, self._since = rounds, resumed_after, time.monotonic()
 
     def round_started(self, round_number: int, cohort: int) -> None:
         """Start the round's bar; a client answers up to four stages."""
-        self._show(f"round {round_number}", cohort * 4, 0)
+        self._show(f"round {round_number} of {self._rounds}{self._known}", cohort * 4, 0)
 
     def client_answered(self) -> None:
         """Move the round's bar."""
@@ -165,19 +172,25 @@ class ScreenObserver(WithBar, Observer):
             self._progress.advance(self._task)
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Print the round."""
+        """Remember the accuracy and the time left."""
+        over, mean = document["round"], document["accuracy"]["mean"]
+        spent = (time.monotonic() - self._since) / max(over - self._before, 1)
+        self._known = "" if mean is None else f", accuracy {fraction(mean)}"
+        self._known += f", {max(self._rounds - over, 0) * spent:.0f} s left"
         self._clear()
-        self.tell(round_line(document))
+        self.beat(f"round {over} of {self._rounds}{self._known}")
 
     def describe(self, what: str) -> None:
-        """Say on the bar what is happening, if there is a bar."""
+        """Say what is happening."""
         if self._task is not None:
             self._progress.update(self._task, description=what)
+        self.beat(what)
 
     def _show(self, what: str, total: int, done: int) -> None:
         self._clear()
         if done < total:
             self._task = self._progress.add_task(what, total=total, completed=done)
+            self.beat(what)
 
     def _clear(self) -> None:
         if self._task is not None:
@@ -201,28 +214,31 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
         **unfinished_document(agreed),
         "warnings": claim_warnings(agreed),
     }
-    if as_json:
-        print_json(document)
-        return
-    out = console()
-    named = f"run {printable(document['run_id'])}"
-    if summary is None:
-        named += f": {unfinished_words(document, len(in_rounds(document['rounds'])))}"
-    out.print(named)
-    out.print(heading(document["delta"]))
-    for one in document["rounds"]:
-        out.print(printable(round_line(one)))
-    if summary is not None:
-        print_summary(summary)
-        return
-    out.print()
-    out.print(table(None, ("result", "value"), unfinished_rows(document)))
-    for warning in document["warnings"]:
-        out.print(f"note: {printable(warning)}")
-    if agreed.records.is_pruned:
-        out.print("note: the run has not finished, and its models were erased by `runs --prune`")
+    said = run_words(document) if summary else _unfinished(document, agreed.records.is_pruned)
+    answer(document, said, as_json=as_json)
+
+
+def _unfinished(document: Document, is_pruned: bool) -> Iterator[Said]:
+    over = len(in_rounds(document["rounds"]))
+    yield f"run {document['run_id']}: {unfinished_words(document, over)}"
+    yield from _rounds(document)
+    yield table(None, ("result", "value"), unfinished_rows(document))
+    yield from (f"note: {warning}" for warning in document["warnings"])
+    if is_pruned:
+        yield "note: the run has not finished, and its models were erased by `runs --prune`"
     else:
-        out.print(f"note: the run has not finished; go on with `run --resume {document['run_id']}`")
+        yield f"note: the run has not finished; go on with `run --resume {document['run_id']}`"
+
+
+def _rounds(document: Document) -> Iterator[Said]:
+    """Yield the rounds' lines, without `--all` the newest only."""
+    yield heading(document["delta"])
+    rounds = document["rounds"]
+    if not shows_all() and len(rounds) > NEWEST:
+        yield f"  ... {len(rounds) - NEWEST} earlier rounds: --all"
+        rounds = rounds[-NEWEST:]
+    yield from map(round_line, rounds)
+    yield ""
 
 
 def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -236,28 +252,24 @@ def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     if attempt is not None:
         text = f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"
         rows.append(("in progress", text))
-    for name, value in document["epsilon"].items():
-        text = "nothing was charged" if value is None else _claim(document, value)
-        rows.append((f"epsilon for {name}, so far", text))
-    return rows
+    return [*rows, *_guarantee(document["epsilon"], document, "epsilon so far")]
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print accuracy and epsilon side by side, then the notes about them."""
-    out = console()
-    out.print()
-    for text in canary_warnings(summary.get("canaries")):
-        # A warning comes before its numbers.
-        out.print(f"WARNING: {text}")
-    out.print(table(None, ("result", "value"), summary_rows(summary)))
-    for one in caveats_of(summary):
-        out.print(f"note: {printable(one.text)}")
+def run_words(summary: Document) -> Iterator[Said]:
+    """Yield what a finished run came to, then the notes about its numbers."""
+    yield f"run {summary['run_id']}: {len(in_rounds(summary['rounds']))} rounds"
+    yield from _rounds(summary)
+    # A warning comes before its numbers.
+    yield from (f"WARNING: {text}" for text in canary_warnings(summary.get("canaries")))
+    rows = [row for row in summary_rows(summary) if shows_all() or not DETAIL.match(row[0])]
+    yield table(None, ("result", "value"), rows)
+    yield from (f"note: {one.text}" for one in caveats_of(summary))
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the results of a finished run, as rows of name and value in words."""
     # Summaries of earlier versions lack some keys; their rows are left out.
-    final, gain, head = summary["final"], summary["gain_over_local"], summary["audit_head"]
+    final, gain = summary["final"], summary["gain_over_local"]
     rows = [("method, data", f"{summary['method']} on {summary['dataset']}")]
     if first := summary.get("phase_two_of"):
         rows.append(("second phase of", first))
@@ -268,7 +280,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         known = "is known to the clients; see evaluation.release for noised accuracy"
         rows.append(("accuracy", known))
     else:
-        rows.append(("accuracy (exact, simulation)", _spread(final["accuracy"])))
+        rows.append(("accuracy", f"{_spread(final['accuracy'])}; exact, as it is simulated"))
     if (phases := summary.get("phases")) is not None:
         share = phases["cost_share"]
         cost = "-" if share is None else f"{100 * share:.1f}% of the rounds' own, without measuring"
@@ -279,7 +291,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     rows += _protocol("", final.get("protocol"))
     if (measured := final.get("validation")) is not None and measured["mean"] is not None:
-        rows.append(("validation (exact, simulation)", _spread(measured)))
+        rows.append(("validation", _spread(measured)))
     if (best := summary.get("best_on_validation")) is not None:
         chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
         rows.append(("best on validation", f"{chosen}: {_spread(best['accuracy'])}"))
@@ -293,28 +305,40 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     # The gain is a difference of the protocol's headline, by default of the clients' accuracy.
     headline = HEADLINES.get(final.get("protocol", {}).get("name"))
     of = "" if headline is None else f" of {headline}"
-    rows.append(("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{of}"))
+    if gain is not None:
+        rows.append(("gain over local", f"{100 * gain:+.1f} points{of}"))
     worth, silent = summary["worth_of_sharing"], summary["silent"]
-    text = "-"
     if worth is not None and silent is not None:
         noise = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
         text = (
             f"{100 * worth:+.1f} points{of} over the same run with uploads of zeros "
             f"({fraction(silent['bare'])}{noise})"
         )
-    rows.append(("worth of sharing", text))
-    rows += [(f"epsilon for {n}", _claim(summary, one)) for n, one in final["epsilon"].items()]
+        rows.append(("worth of sharing", text))
+    rows += _guarantee(final["epsilon"], summary, "epsilon")
     if (canaries := summary.get("canaries")) is not None:
         rows.append(("canaries show", _canaries(canaries)))
     rows.append(("accounting", _accounting(summary)))
-    if summary["unit"]:
-        # The worst client by every accountant, or why an accountant states nothing.
-        text = "; ".join(
-            f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
-            for name, value in summary["accountants"].items()
-        )
-        rows.append(("beside it", text))
-    return [*rows, ("audit head", f"{head['count']}:{head['hash']}")]
+    # The worst client by the other accountants that can price the run.
+    others = {n: v for n, v in summary["accountants"].items() if not str(v).startswith("n/a")}
+    text = ", ".join(f"{n} {epsilon(v)}" for n, v in others.items() if n != summary["accountant"])
+    return [*rows, ("other accountants", text)] if summary["unit"] and text else rows
+
+
+def _guarantee(
+    spent: Mapping[str, Any], document: Document, name: str
+) -> Iterator[tuple[str, str]]:
+    """Yield epsilon by adversary, in one row if all are equal, and its meaning in guesses."""
+    texts = {who: epsilon(value) for who, value in spent.items()}
+    known = ", ".join(f"{text} ({who})" for who, text in texts.items())
+    if len(set(texts.values())) == 1:
+        known = f"{texts['server']} against server, peers and observer"
+    if None in spent.values():
+        known = "nothing was charged"
+    yield (name, f"{known}, at delta {document['delta']:g}")
+    # Summaries of earlier versions do not have it.
+    if document.get("right_guesses") is not None:
+        yield ("in guesses", guess_words(document))
 
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
@@ -347,10 +371,6 @@ def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str,
     return [(f"{whose}held-out domain", text)]
 
 
-def _claim(summary: Mapping[str, Any], value: float | str) -> str:
-    return f"{epsilon(value)} at delta {summary['delta']:g}"
-
-
 def _canaries(found: Mapping[str, Any]) -> str:
     guessed, share = found["guessed_lower_bound"], f"{100 * found['share']:.0f}%"
     coins = "" if guessed is None else f"; by guessed coins alone at least {lower_text(guessed)}"
@@ -377,7 +397,6 @@ def _accounting(summary: Mapping[str, Any]) -> str:
     )
 
 
-COLUMNS: Final = ("run", "status", "accuracy", "std", "worst", "gain", *ADVERSARIES)
 MEASURES: Final = ("mean", "weighted", "std", "worst")
 TERMS: Final = ("unit", "relation", "delta")
 """The meaning of an epsilon: epsilons that differ in one of these cannot be compared."""
@@ -440,37 +459,32 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
 
 
 def _compared_words(document: Document) -> Iterator[Said]:
-    rows = []
-    for one in document["runs"]:
-        accuracy, gain = one["accuracy"], one["gain_over_local"]
-        rows.append(
-            (
-                one["run"],
-                one["status"],
-                *(fraction(accuracy[name]) for name in ("mean", "std", "worst")),
-                "-" if gain is None else f"{100 * gain:+.1f}",
-                *(epsilon(one["epsilon"][name]) for name in ADVERSARIES),
-            )
-        )
-    yield table("accuracy, and epsilon by adversary", COLUMNS, rows)
+    runs = document["runs"]
+    # Two names would fill a line.
+    numbers = {one["run"]: f"run {number}" for number, one in enumerate(runs, start=1)}
+    yield from (f"{numbers[one['run']]}: {one['run']}, {one['status']}" for one in runs)
+    rows = [
+        (label, *(fraction(one["accuracy"][name]) for one in runs))
+        for label, name in (("accuracy", "mean"), ("std", "std"), ("worst client", "worst"))
+    ]
+    gains = [one["gain_over_local"] for one in runs]
+    rows.append(("gain over local", *("-" if g is None else f"{100 * g:+.1f}" for g in gains)))
+    spent = {f"epsilon for {n}": [epsilon(one["epsilon"][n]) for one in runs] for n in ADVERSARIES}
+    if len({tuple(row) for row in spent.values()}) == 1:
+        spent = {"epsilon": spent["epsilon for server"]}
+    rows += [(label, *row) for label, row in spent.items()]
+    for key, of in document["differences"].items():
+        texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
+        rows.append((key, *(texts.get(run, "-") for run in numbers)))
+    yield table(None, ("result, and settings that differ", *numbers.values()), rows)
     if differ := document["epsilons_differ_in"]:
         yield f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}"
-    for one in document["runs"]:
+    for one in runs:
         if one["unit"] is None:
             mechanism = f"{one['run']}: mechanism {one['mechanism']}"
             yield f"note: {mechanism}: nothing protects its clients"
-    if any(one["status"] != "finished" for one in document["runs"]):
+    if any(one["status"] != "finished" for one in runs):
         yield "note: a run that has not finished shows its numbers so far"
-    yield ""
-    names = [one["run"] for one in document["runs"]]
-    settings = []
-    for key, of in document["differences"].items():
-        texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
-        settings.append((key, *(texts.get(name, "-") for name in names)))
-    if settings:
-        yield table("settings that differ", ("setting", *names), settings)
-    else:
-        yield "no setting differs"
 
 
 def report_command(

@@ -143,7 +143,7 @@ def _jobs(grid: Grid) -> int:
 
 
 class ScreenSweepObserver(WithBar):
-    """Shows a sweep: a bar on stderr, one line a run on stdout."""
+    """Shows a sweep: a bar on stderr, and on stdout cells that fail."""
 
     def __init__(self, *, quiet: bool) -> None:
         """`quiet` leaves stdout to JSON."""
@@ -164,13 +164,14 @@ class ScreenSweepObserver(WithBar):
             self._progress.update(self._task, description=str(cell))
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """Print the run's line."""
+        """Move the bar."""
         self._done += 1
         self._failed += outcome.error is not None
         if self._task is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._progress.update(self._task, completed=self._done, failed=failed)
-        self.tell(f"[{self._done}/{self._total}] {cell_line(outcome)}")
+        told = f"[{self._done}/{self._total}] {cell_line(outcome)}"
+        (self.beat if outcome.error is None else self.tell)(told)
 
 
 def cell_line(outcome: Outcome) -> str:

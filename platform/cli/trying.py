@@ -62,7 +62,7 @@ def clipping_command(
     """Run a configuration dry on public images, and print the norms of its uploads."""
     surroundings = Surroundings.with_methods(folder)
     loaded = load_config(config, overrides or (), surroundings.sources)
-    screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
+    screen = ScreenObserver(quiet=True)
     place = None if root is None else str(root)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
         found = rehearse(loaded, surroundings, screen, dataset=dataset, root=place, rounds=rounds)
