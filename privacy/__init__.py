@@ -15,7 +15,6 @@ from privacy.accounting import (
     EpsilonResult,
     Epsilons,
     RunningLedger,
-    Support,
     accountant_table,
     affordable_rounds,
     calibrate,
@@ -25,7 +24,6 @@ from privacy.accounting import (
     epsilons,
     filter_of,
     require_affordable,
-    support_table,
 )
 from privacy.accounting.guesses import largest_share_of_right_guesses
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
@@ -177,7 +175,6 @@ __all__ = [
     "SignedGrid",
     "Status",
     "SumNoise",
-    "Support",
     "SystemNoise",
     "ThresholdNotMet",
     "Unit",
@@ -210,6 +207,5 @@ __all__ = [
     "reserved",
     "signal_to_noise",
     "smallest_multiplier",
-    "support_table",
     "with_clipping_norm",
 ]

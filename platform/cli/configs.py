@@ -16,7 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
-from platform.cli.output import answer, console, print_json, shows_all, table
+from platform.cli.output import answer, brief, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.run import known_keys
@@ -69,10 +69,7 @@ def print_methods(folder: Path | None, *, as_json: bool) -> None:
     registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
-    columns = ("method", "what it is", "options")
-    if not shows_all():
-        columns, rows = columns[:2], [row[:2] for row in rows]
-    listed = table(None, columns, rows)
+    listed = brief(("method", "what it is", "options"), rows)
     answer([asdict(info) for info in infos], listed, as_json=as_json)
 
 

@@ -20,10 +20,10 @@ from platform.cli.output import (
     Said,
     Whole,
     answer,
+    brief,
     console,
     print_json,
     progress_bar,
-    shows_all,
     table,
 )
 from platform.config import RunConfig, load_config
@@ -120,12 +120,9 @@ def datasets_command(
         return
     rows = [(info.name, info.title, _some(info.classes), _some(info.domains)) for info in infos]
     texts = ", ".join(info.name for info in infos if info.modality == "texts")
-    columns = ("data set", "what it is", "classes", "domains")
-    if not shows_all():
-        columns, rows = columns[:2], [row[:2] for row in rows]
     answer(
         [asdict(info) for info in infos],
-        table(None, columns, rows),
+        brief(("data set", "what it is", "classes", "domains"), rows),
         f"texts, which methods for images refuse: {texts}",
         "the files of a data set: datasets --check NAME --root DIR",
         as_json=as_json,

@@ -178,6 +178,12 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any
     )
 
 
+def brief(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sheet:
+    """Return a table of names and what they are; `--all` adds the other columns."""
+    count = len(columns) if shows_all() else 2
+    return table(None, columns[:count], [row[:count] for row in rows])
+
+
 def fraction(value: float | None) -> str:
     """Return an accuracy in percent."""
     return "-" if value is None else f"{100 * value:.1f}%"
@@ -293,18 +299,14 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
             continue
         shape = Shape(above, below, [])
         left = room - len(INDENT) * above
-        widths = fitting([shape.middle(row) for row in rows], left, is_pairs=count == 2)
+        widths = fitting([shape.middle(row) for row in rows], left)
         if widths is not None:
             return Shape(above, below, widths)
     return None
 
 
-def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[int] | None:
-    """Return widths of the columns at which all fit and no word is cut; None if there are none.
-
-    Of names and values (`is_pairs`), a value with a word that is too long for the room beside its
-    name stands below the name.
-    """
+def fitting(rows: Sequence[Row], room: int) -> list[int] | None:
+    """Return widths of the columns at which all fit and no word is cut; None if there are none."""
     columns = list(zip(*rows, strict=True))
     wanted = [max(_longest(text.split("\n")) for text in column) for column in columns]
     # A column is as wide as its longest word, and wider if it holds sentences.
@@ -316,8 +318,6 @@ def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[i
         for column in columns
     ]
     room -= len(GAP) * (len(columns) - 1)
-    if is_pairs:
-        least[1] = min(least[1], room - max(least[0], min(wanted[0], room // 2)))
     if sum(least) > room:
         return None
     widths = list(wanted)
@@ -343,8 +343,6 @@ def _in_shape(
     for name in row[: shape.above]:
         yield from (Text(line, style=style) for line in _wrapped(name, console, room))
     indent, cells, below = INDENT * shape.above, shape.middle(row), row[len(row) - shape.below :]
-    if len(row) == 2 and _longest(cells[1].split()) > shape.widths[1]:
-        cells, below = (cells[0], ""), (cells[1],)
     wrapped = [
         _wrapped(cell, console, width) for cell, width in zip(cells, shape.widths, strict=True)
     ]

@@ -125,7 +125,7 @@ def report(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="Make the privacy budget report instead: table, json, html or pdf.",
+            help="Make the privacy budget report instead: json, html or pdf; default as FILE ends.",
         ),
     ] = None,
     compare: Annotated[

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -39,8 +38,7 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
 from platform.results.reading import agreed_run, numbers_of, resolved_once
-from platform.results.report.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
-from platform.results.report.document import Report, budget_report
+from platform.results.report.document import budget_report
 from platform.results.report.empirical import OtherClaim, read_audit
 from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, unfinished_words
@@ -51,48 +49,21 @@ from platform.rounds.observing import Observer
 
 Document = Mapping[str, Any]
 
-WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
 NEWEST: Final = 3
 """Without `--all` a run shows so many rounds."""
 DETAIL: Final = re.compile(
     "protocol|selection|local training|validation|own examples|local twins|time of|other"
 )
 """Rows of a result that only `--all` shows."""
-NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
-
-
-def heading(delta: float) -> str:
-    """Return the lines above the rounds; each fits into 80 columns."""
-    legend = (
-        f"epsilon of server/peers/observer at delta {delta:g}, for a round fixed beforehand;\n"
-        'cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
-    )
-    return f"{legend}\n{_aligned(NAMES)}"
-
-
-def round_line(document: Mapping[str, Any]) -> str:
-    """Return one round on a line of 80 columns; a second line below it holds rare remarks."""
-    *cells, up, down, seconds = round_cells(document)
-    # The heading says that these are bytes.
-    up, down = (one.replace(" B", "").replace(" ", "").removesuffix("B") for one in (up, down))
-    line = _aligned((*cells, up, down, seconds))
-    remarks = round_remarks(document)
-    return f"{line}\n{' ' * WIDTHS[0]}{remarks}" if remarks else line
-
-
-def _aligned(cells: Sequence[str]) -> str:
-    """Return cells at the ends of their columns; a wide cell takes from the gaps that follow."""
-    line, end = "", -1
-    for cell, width in zip(cells, WIDTHS, strict=True):
-        end += width + 1
-        line += f"{' ' * (line != '')}{cell.rjust(max(end - len(line) - (line != ''), 0))}"
-    return line
+NAMES = ("round", "cohort", "accuracy", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
 def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one round's cell for each column of `NAMES`."""
     accuracy, spent, seconds = document["accuracy"], document["epsilon"], document["seconds"]
     cohort, ends = document["cohort"], document["signal_to_noise"]
+    # One number if it is the same for all adversaries.
+    costs = [epsilon(spent[name]) for name in ADVERSARIES]
     if ends is None:
         interval = "-"
     elif not ends["low"]:
@@ -107,9 +78,8 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
         str(document["round"]),
         "secret" if cohort is None else f"{cohort} ({document['dropped']})",
         fraction(accuracy["mean"]),
-        fraction(accuracy["std"]),
         fraction(accuracy["worst"]),
-        "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
+        costs[0] if len(set(costs)) == 1 else "/".join(costs),
         interval,
         size(document["bytes_up"]),
         size(document["bytes_down"]),
@@ -231,13 +201,18 @@ def _unfinished(document: Document, is_pruned: bool) -> Iterator[Said]:
 
 
 def _rounds(document: Document) -> Iterator[Said]:
-    """Yield the rounds' lines, without `--all` the newest only."""
-    yield heading(document["delta"])
-    rounds = document["rounds"]
-    if not shows_all() and len(rounds) > NEWEST:
-        yield f"  ... {len(rounds) - NEWEST} earlier rounds: --all"
-        rounds = rounds[-NEWEST:]
-    yield from map(round_line, rounds)
+    """Yield the rounds, without `--all` the newest only."""
+    rounds = document["rounds"] if shows_all() else document["rounds"][-NEWEST:]
+    legend = (
+        f"epsilon of server/peers/observer at delta {document['delta']:g}, for a round fixed "
+        'beforehand; cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
+    )
+    rows = [(*round_cells(one), round_remarks(one).strip()) for one in rounds]
+    # Most rounds have no remarks.
+    width = len(NAMES) + any(row[-1] for row in rows)
+    yield table(legend, (*NAMES, "remarks")[:width], [row[:width] for row in rows])
+    if len(rounds) < len(document["rounds"]):
+        yield "  (earlier rounds: --all)"
     yield ""
 
 
@@ -246,8 +221,6 @@ def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     attempt = document["open_attempt"]
     rows = [
         ("method, data", f"{document['method']} on {document['dataset']}"),
-        ("status", f"{document['status']}, not finished"),
-        ("rounds", f"{len(in_rounds(document['rounds']))} of {document['planned_rounds']}"),
     ]
     if attempt is not None:
         text = f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"
@@ -501,14 +474,14 @@ def report_command(
     if format_ is None and not compare and output is None and audit is None:
         print_report(run_id, storage, as_json=as_json)
         return
-    format_ = format_ or "table"
+    format_ = format_ or ("html" if output is None else output.suffix.removeprefix("."))
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "
             "privacy budget report"
         )
-    if format_ not in FORMATS:
-        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(FORMATS)}")
+    if format_ not in ENCODERS:
+        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(ENCODERS)}")
     if format_ == "pdf":
         if output is None:
             raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
@@ -516,13 +489,13 @@ def report_command(
             load_weasyprint()
         except ImportError as error:
             raise ConfigError(
-                "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, "
-                "html, or pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
+                "--format: pdf needs WeasyPrint, which is not installed; valid: json, html, or "
+                "pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
             ) from error
         except OSError as error:
             raise ConfigError(
-                "--format: pdf needs the library Pango, which is not installed; valid: table, "
-                "json, html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
+                "--format: pdf needs the library Pango, which is not installed; valid: json, "
+                "html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
             ) from error
     if output is not None and output.exists():
         raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
@@ -537,47 +510,9 @@ def report_command(
         report = budget_report(first, others, made=made, log=log, seen=seen)
     except OtherClaim as error:
         raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
-    data = FORMATS[format_](report)
+    data = ENCODERS[format_](report)
     if output is None:
         sys.stdout.write(data.decode())
         return
     write_bytes(output, data)
     console().print(f"report: {output}", soft_wrap=True)
-
-
-def _as_table(report: Report) -> bytes:
-    text = io.StringIO()
-    out = console(file=text)
-
-    def say(block: Block) -> None:
-        match block:
-            case Paragraph():
-                out.print(text_of(block.words))
-            case Bullets():
-                for item in block.items:
-                    out.print(f"- {text_of(item)}")
-            case Facts():
-                facts = [(term, text_of(line)) for term, line in block.rows]
-                out.print(table(None, ("what", "value"), facts))
-            case Table():
-                rows = [tuple(map(text_of, row)) for row in block.rows]
-                out.print(table(block.caption, block.columns, rows))
-            case _:
-                out.print(f"{block.title}. {block.says}")
-
-    out.print(report.title)
-    say(report.lead)
-    for warning in report.warnings:
-        out.print(f"warning: {warning}")
-    for section in report.sections:
-        out.print(f"\n{section.title}\n{'-' * len(section.title)}")
-        for block in section.blocks:
-            say(block)
-    return text.getvalue().encode()
-
-
-FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
-    "table": _as_table,
-    **ENCODERS,
-}
-"""The forms of a report."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.progress import TaskID, TextColumn
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
-from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
+from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
@@ -30,14 +29,11 @@ from platform.results.sweeping.grid import (
 from platform.results.sweeping.running import Outcome, only_sweep_in, run_cells
 from platform.results.sweeping.submitting import cluster_of, database_name, submit_cells
 from platform.results.sweeping.tables import (
-    BEST,
-    LAST,
     Table,
     announce,
     document,
     plain_rows,
     publish,
-    record_of,
 )
 from storage.homes import shown
 
@@ -170,21 +166,6 @@ class ScreenSweepObserver(WithBar):
         if self._task is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._progress.update(self._task, completed=self._done, failed=failed)
-        told = f"[{self._done}/{self._total}] {cell_line(outcome)}"
-        (self.beat if outcome.error is None else self.tell)(told)
-
-
-def cell_line(outcome: Outcome) -> str:
-    """Return a cell that has ended, on one line."""
-    if outcome.error is not None:
-        return f"{outcome.cell}: failed: {outcome.error}"
-    record = record_of(outcome)
-    chosen = record.headline(BEST)
-    validated = "" if chosen is None else f" (best on validation {fraction(chosen)})"
-    spent, run = record.epsilon["server"], "continues run" if outcome.continues else "run"
-    cost = f", epsilon {epsilon('inf' if math.isinf(spent) else spent)}"
-    return (
-        f"{outcome.cell}: {fraction(record.headline(LAST))}{validated}"
-        f"{cost if record.privacy['unit'] else ''}{', ended early' if record.ended_early else ''}, "
-        f"{outcome.seconds:.1f} s, {run} {outcome.run_id}"
-    )
+        if outcome.error is not None:
+            self.tell(f"{outcome.cell}: failed: {outcome.error}")
+        self.beat(f"{self._done} of {self._total} cells are over, {self._failed} failed")

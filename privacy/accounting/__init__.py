@@ -6,10 +6,8 @@ from privacy.accounting.accountants import (
     ACCOUNTANTS,
     Accountant,
     EpsilonResult,
-    Support,
     accountant_table,
     epsilon,
-    support_table,
 )
 from privacy.accounting.adversaries import Adversary, Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import (
@@ -29,7 +27,6 @@ __all__ = [
     "EpsilonResult",
     "Epsilons",
     "RunningLedger",
-    "Support",
     "accountant_table",
     "affordable_rounds",
     "calibrate",
@@ -39,5 +36,4 @@ __all__ = [
     "epsilons",
     "filter_of",
     "require_affordable",
-    "support_table",
 ]

@@ -38,7 +38,6 @@ from typing import Literal
 from privacy._validate import require_member, require_probability
 from privacy.accounting.accountants import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.accounting.composition import Composition, compose, no_cohort
-from privacy.accounting.guesses import log_odds
 from privacy.errors import UnsupportedEvent
 from privacy.events import IntegerNoise, Release
 
@@ -124,26 +123,16 @@ def epsilons_of(
     A ledger may be empty. `redrawn` are the runs in which a draw was thrown away.
     """
     require_probability(delta=delta)
-    return _worst(clients, redrawn, accountant, lambda one: price(one, delta, accountant))
+    return worst_of(clients, redrawn, accountant, lambda one: price(one, delta, accountant))
 
 
-def log_odds_of(
-    clients: Sequence[Sequence[Release]],
-    redrawn: Collection[str],
-    prior: float,
-    accountant: Accountant,
-) -> Epsilons:
-    """Return the logarithm of the odds of a right guess in the place of every epsilon."""
-    require_probability(prior=prior)
-    return _worst(clients, redrawn, accountant, lambda one: log_odds(one, prior, accountant))
-
-
-def _worst(
+def worst_of(
     clients: Sequence[Sequence[Release]],
     redrawn: Collection[str],
     accountant: Accountant,
     measure: Measure,
 ) -> Epsilons:
+    """Return the largest measure over clients, against each adversary, in the place of epsilon."""
     _require_priceable(clients, accountant)
     shown = [_shown(rows, measure) for rows in clients]
     left = [_observed(rows, redrawn, measure) for rows in clients]

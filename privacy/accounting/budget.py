@@ -27,10 +27,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
-from privacy._validate import require_positive
+from privacy._validate import require_positive, require_probability
 from privacy.accounting.accountants import Accountant, EpsilonResult
-from privacy.accounting.adversaries import Adversary, Epsilons, claimed_of, epsilons_of, log_odds_of
+from privacy.accounting.adversaries import Adversary, Epsilons, claimed_of, epsilons_of, worst_of
 from privacy.accounting.composition import compose, no_cohort, round_digits
+from privacy.accounting.guesses import log_odds
 from privacy.errors import BudgetExhausted
 from privacy.events import Release
 
@@ -142,7 +143,10 @@ class RunningLedger:
         kinds = {frozenset(one.items()): one for one in self._clients.values()}.values()
         # Whoever was charged for a part of what another was charged for is never priced higher.
         clients = self._distinct(one for one in kinds if not any(one < more for more in kinds))
-        odds = log_odds_of(clients, self._redrawn, prior, accountant)
+        require_probability(prior=prior)
+        odds = worst_of(
+            clients, self._redrawn, accountant, lambda one: log_odds(one, prior, accountant)
+        )
         return {name: 1.0 / (1.0 + math.exp(-getattr(odds, name))) for name in get_args(Adversary)}
 
     def claimed_with(
