@@ -52,7 +52,7 @@ Document = Mapping[str, Any]
 NEWEST: Final = 3
 """Without `--all` a run shows so many rounds."""
 DETAIL: Final = re.compile(
-    "protocol|selection|local training|validation|own examples|local twins|time of|other"
+    "method|protocol|selection|local training|validation|own examples|local twins|time of|other"
 )
 """Rows of a result that only `--all` shows."""
 NAMES = ("round", "cohort", "accuracy", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
@@ -160,7 +160,7 @@ class ScreenObserver(WithBar, Observer):
         self._clear()
         if done < total:
             self._task = self._progress.add_task(what, total=total, completed=done)
-            self.beat(what)
+            self.beat(f"{what}: {done} of {total}")
 
     def _clear(self) -> None:
         if self._task is not None:
@@ -230,7 +230,8 @@ def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def run_words(summary: Document) -> Iterator[Said]:
     """Yield what a finished run came to, then the notes about its numbers."""
-    yield f"run {summary['run_id']}: {len(in_rounds(summary['rounds']))} rounds"
+    what = f"{summary['method']} on {summary['dataset']}"
+    yield f"run {summary['run_id']}: {what}, {len(in_rounds(summary['rounds']))} rounds"
     yield from _rounds(summary)
     # A warning comes before its numbers.
     yield from (f"WARNING: {text}" for text in canary_warnings(summary.get("canaries")))
@@ -253,7 +254,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         known = "is known to the clients; see evaluation.release for noised accuracy"
         rows.append(("accuracy", known))
     else:
-        rows.append(("accuracy", f"{_spread(final['accuracy'])}; exact, as it is simulated"))
+        rows.append(("accuracy", f"{_spread(final['accuracy'])} (exact)"))
     if (phases := summary.get("phases")) is not None:
         share = phases["cost_share"]
         cost = "-" if share is None else f"{100 * share:.1f}% of the rounds' own, without measuring"
@@ -264,7 +265,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     rows += _protocol("", final.get("protocol"))
     if (measured := final.get("validation")) is not None and measured["mean"] is not None:
-        rows.append(("validation", _spread(measured)))
+        rows.append(("validation (exact)", _spread(measured)))
     if (best := summary.get("best_on_validation")) is not None:
         chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
         rows.append(("best on validation", f"{chosen}: {_spread(best['accuracy'])}"))
@@ -316,9 +317,10 @@ def _guarantee(
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
     shown = {name: fraction(accuracy[name]) for name in ("mean", "weighted", "std", "worst")}
+    weighted = f", {shown['weighted']} weighted by test examples"
     return (
-        f"{shown['mean']} mean over clients, {shown['weighted']} weighted by test examples, std "
-        f"{shown['std']}, worst {shown['worst']}"
+        f"{shown['mean']} mean over clients{weighted if shown['weighted'] != shown['mean'] else ''}"
+        f", std {shown['std']}, worst {shown['worst']}"
     )
 
 

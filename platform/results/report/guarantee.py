@@ -166,8 +166,8 @@ def guess_words(document: Mapping[str, Any]) -> str:
         most = [counts["server"]]
     question = _of(QUESTIONS, unit, document["relation"])
     return (
-        f"whoever knows everything else and starts with even odds guesses {question} rightly at "
-        f"most {', '.join(most)} of 100 times"
+        f"whoever knows everything else and starts with even odds is right at most "
+        f"{', '.join(most)} of 100 times about {question}"
     )
 
 
