@@ -51,16 +51,14 @@ CLIENT_COLUMNS: Final = (
 ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged", "cost")
 
 
-def budget_command(
-    run_id: str | None, client: str | None, storage: str, *, every: bool = False, as_json: bool
-) -> None:
-    """Print the budget of a run, else of newest runs and those that go on, or `every`.
+def budget_command(run_id: str | None, client: str | None, storage: str, *, as_json: bool) -> None:
+    """Print the budget of a run, else of newest runs and those that go on, or of all (`--all`).
 
     With a client, state this client alone, and all runs that charged it.
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:
-            _print_runs(database, client, every=every, as_json=as_json)
+            _print_runs(database, client, as_json=as_json)
             return
         _, document = stated_budget(database, resolved(database, run_id, storage), client)
     answer(document, _of_run(document), as_json=as_json)
@@ -204,12 +202,12 @@ def closing_words(document: Document) -> Iterator[str]:
     yield SUMS
 
 
-def _print_runs(database: Database, client: str | None, *, every: bool, as_json: bool) -> None:
+def _print_runs(database: Database, client: str | None, *, as_json: bool) -> None:
     with database.unit_of_work(read_only=True) as uow:
         known = list(reversed(uow.runs.list()))
         charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
     # All records of a run are compared first, which takes some hundredths of a second a run.
-    if every or (client is not None and not charged):
+    if shows_all() or (client is not None and not charged):
         # A client that was never charged may have joined a run all the same.
         chosen = [run.run_id for run in known]
     elif client is None:

@@ -48,7 +48,7 @@ class PlainCommand(TyperCommand):
                 is_flag=True,
                 expose_value=False,
                 callback=lambda context, _, value: context.meta.update({ALL: value}),
-                help="Print all lines, not only the first 25.",
+                help="Print all, not only 25 lines, the newest runs and equal clients once.",
             )
             self.params.insert(-1, every)
 

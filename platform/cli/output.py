@@ -97,7 +97,7 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
 def shows_all() -> bool:
     """Whether the command line asks for `--all`."""
     context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(ALL) or context.params.get("every"))
+    return context is not None and bool(context.meta.get(ALL))
 
 
 def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
@@ -121,13 +121,12 @@ def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def progress_bar(out: Console, *more: TextColumn) -> Progress:
+def progress_bar(out: Console) -> Progress:
     """Return a bar that goes when it is done; without a terminal there is no bar."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        *more,
         console=out,
         transient=True,
         # Otherwise, if only stderr is a terminal, lines for stdout would land on stderr.
@@ -139,10 +138,10 @@ def progress_bar(out: Console, *more: TextColumn) -> Progress:
 class WithBar:
     """Shows a bar on stderr while it is entered, and lines on stdout."""
 
-    def __init__(self, *more: TextColumn, quiet: bool = False) -> None:
-        """Take columns beside the bar's own; `quiet` leaves stdout to JSON."""
+    def __init__(self, *, quiet: bool = False) -> None:
+        """`quiet` leaves stdout to JSON."""
         self._error, self._out, self._quiet = console(error=True), console(), quiet
-        self._progress = progress_bar(self._error, *more)
+        self._progress = progress_bar(self._error)
         self._due = time.monotonic() + EVERY
 
     def beat(self, text: str) -> None:

@@ -159,14 +159,6 @@ def budget(
         str | None,
         typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
     ] = None,
-    *,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all",
-            help="Print every client and line; without RUN also runs that are old and over.",
-        ),
-    ] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -184,9 +176,6 @@ def runs(
         ),
     ] = None,
     *,
-    every: Annotated[
-        bool, typer.Option("--all", help="List pruned runs too, and the numbers of old ones.")
-    ] = False,
     prune: Annotated[
         bool,
         typer.Option(

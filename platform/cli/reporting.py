@@ -316,12 +316,8 @@ def _guarantee(
 
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
-    shown = {name: fraction(accuracy[name]) for name in ("mean", "weighted", "std", "worst")}
-    weighted = f", {shown['weighted']} weighted by test examples"
-    return (
-        f"{shown['mean']} mean over clients{weighted if shown['weighted'] != shown['mean'] else ''}"
-        f", std {shown['std']}, worst {shown['worst']}"
-    )
+    shown = {name: fraction(accuracy[name]) for name in ("mean", "std", "worst")}
+    return f"{shown['mean']} mean over clients, std {shown['std']}, worst {shown['worst']}"
 
 
 def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
-from rich.progress import TaskID, TextColumn
 
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
@@ -139,33 +138,28 @@ def _jobs(grid: Grid) -> int:
 
 
 class ScreenSweepObserver(WithBar):
-    """Shows a sweep: a bar on stderr, and on stdout cells that fail."""
+    """Shows where a sweep is, on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         """`quiet` leaves stdout to JSON."""
-        super().__init__(TextColumn("{task.fields[failed]}"), quiet=quiet)
-        self._task: TaskID | None = None
+        super().__init__(quiet=quiet)
+        self._task = self._progress.add_task("cells", total=None)
         self._total = self._done = self._failed = 0
 
     def sweep_started(self, total: int, finished: int) -> None:
         """Say how many cells finished before."""
         self._total, self._done = total, finished
-        self._task = self._progress.add_task("cells", total=total, completed=finished, failed="")
         before = f", {finished} of them finished before" if finished else ""
         self.tell(f"{total} cells{before}")
 
     def cell_started(self, cell: Cell) -> None:
         """Name the cell beside the bar."""
-        if self._task is not None:
-            self._progress.update(self._task, description=str(cell))
+        self._progress.update(self._task, description=str(cell))
 
     def cell_finished(self, outcome: Outcome) -> None:
         """Move the bar."""
         self._done += 1
         self._failed += outcome.error is not None
-        if self._task is not None:
-            failed = f"{self._failed} failed" if self._failed else ""
-            self._progress.update(self._task, completed=self._done, failed=failed)
-        if outcome.error is not None:
-            self.tell(f"{outcome.cell}: failed: {outcome.error}")
-        self.beat(f"{self._done} of {self._total} cells are over, {self._failed} failed")
+        told = f"{self._done} of {self._total} cells are over, {self._failed} failed"
+        self._progress.update(self._task, description=told, completed=self._done, total=self._total)
+        self.beat(told)

@@ -69,30 +69,26 @@ def log_odds(composition: Composition, prior: float, accountant: Accountant) -> 
     odds = math.log(likelier / (1.0 - likelier))
     if not composition.is_noised:
         return EpsilonResult(math.inf, name)
-    if composition.is_empty:
-        return EpsilonResult(odds, name)
-    if name == "rdp":
-        share = _least_share(composition, prior)
+    if composition.is_empty or name == "exact":
+        delta = math.exp(gaussian.log_delta_at(odds, gaussian.total_mu(composition)))
+        share = likelier + (1.0 - likelier) * delta
     elif name == "pld":
         from privacy.accounting.adapters import pld_delta
 
         share = likelier + (1.0 - likelier) * pld_delta(composition, odds)
     else:
-        delta = math.exp(gaussian.log_delta_at(odds, gaussian.total_mu(composition)))
-        share = likelier + (1.0 - likelier) * delta
+        share = _least_share(composition, prior)
     return EpsilonResult(math.log(share / (1.0 - share)) if share < 1.0 else math.inf, name)
 
 
 def _least_share(composition: Composition, prior: float) -> float:
     from scipy.optimize import minimize_scalar
 
-    def bound(log_odds_of_delta: float) -> float:
-        delta = 1.0 / (1.0 + math.exp(-log_odds_of_delta))
-        return largest_share_of_right_guesses(
-            price(composition, delta, "rdp").epsilon, delta, prior
-        )
+    def bound(logit: float) -> float:
+        delta = 1.0 / (1.0 + math.exp(-logit))
+        epsilon = price(composition, delta, "rdp").epsilon
+        return largest_share_of_right_guesses(epsilon, delta, prior)
 
     # Whatever the search finds is a bound; it only may not be the least.
-    options = {"xatol": 1e-9}
-    found = minimize_scalar(bound, bounds=(-30.0, 10.0), method="bounded", options=options)
+    found = minimize_scalar(bound, bounds=(-30.0, 10.0), method="bounded", options={"xatol": 1e-9})
     return float(found.fun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import pytest
 from scipy.optimize import brentq
@@ -36,6 +37,30 @@ def test_guesses_are_those_of_the_best_test(prior):
     exact = 1 - prior + prior * gaussian_delta(odds, mu_of(10, 3.8))
     found = sotto.Plan("upload_noise", rounds=10, noise_multiplier=3.8).guesses(prior=prior)
     assert found == pytest.approx(exact, abs=1e-6) and found >= exact - 1e-9
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mechanism": "distributed_noise", "size": 100, "clients": 20},
+        {"mechanism": "distributed_noise", "size": 100, "clients": 20, "distribution": "skellam"},
+        {"mechanism": "dp_sgd", "sampling_probability": 0.1, "steps": 3},
+        {"mechanism": "central_noise", "size": 9, "clients": 20, "population": 1000},
+    ],
+)
+def test_more_noise_leaves_fewer_right_guesses_than_any_one_epsilon_says(more):
+    shares = []
+    for z in (2.0, 4.0, 8.0):
+        plan = sotto.Plan(rounds=4, noise_multiplier=z, **more)
+        shares.append(plan.guesses())
+        for delta in (1e-5, 0.01, 0.1, 0.3):
+            tail = math.exp(plan.epsilon(delta).claimed)
+            assert shares[-1] <= (tail + delta) / (tail + 1) + 1e-9
+    assert 1 > shares[0] > shares[1] > shares[2] > 0.5
+    # Noise on integers, and samples of all, leave no fewer than Gaussian noise of all clients.
+    if more["mechanism"] == "distributed_noise":
+        gaussian = sotto.Plan("upload_noise", rounds=4, noise_multiplier=8.0).guesses()
+        assert shares[-1] > gaussian == pytest.approx(NormalDist().cdf(mu_of(4, 8.0) / 2), abs=1e-9)
 
 
 def test_nobody_guesses_better_than_certain_or_worse_than_the_prior():
