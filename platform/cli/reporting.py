@@ -232,9 +232,9 @@ def run_words(summary: Document) -> Iterator[Said]:
     """Yield what a finished run came to, then the notes about its numbers."""
     what = f"{summary['method']} on {summary['dataset']}"
     yield f"run {summary['run_id']}: {what}, {len(in_rounds(summary['rounds']))} rounds"
-    yield from _rounds(summary)
     # A warning comes before its numbers.
     yield from (f"WARNING: {text}" for text in canary_warnings(summary.get("canaries")))
+    yield from _rounds(summary)
     rows = [row for row in summary_rows(summary) if shows_all() or not DETAIL.match(row[0])]
     yield table(None, ("result", "value"), rows)
     yield from (f"note: {one.text}" for one in caveats_of(summary))
