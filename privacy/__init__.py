@@ -11,10 +11,10 @@ from privacy.accounting import (
     ACCOUNTANTS,
     MOST_ROUNDS,
     Accountant,
+    Adversary,
     EpsilonResult,
     Epsilons,
     RunningLedger,
-    Support,
     accountant_table,
     affordable_rounds,
     calibrate,
@@ -24,9 +24,8 @@ from privacy.accounting import (
     epsilons,
     filter_of,
     require_affordable,
-    support_table,
 )
-from privacy.accounting.accountants import largest_share_of_right_guesses
+from privacy.accounting.guesses import largest_share_of_right_guesses
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import AdaptiveClipping, ClippedUpdate, NoisedMetric, clip
 from privacy.distributed import (
@@ -132,6 +131,7 @@ __all__ = [
     "UPLOAD_NOISE",
     "Accountant",
     "AdaptiveClipping",
+    "Adversary",
     "Authentication",
     "BudgetExhausted",
     "CalibrationError",
@@ -175,7 +175,6 @@ __all__ = [
     "SignedGrid",
     "Status",
     "SumNoise",
-    "Support",
     "SystemNoise",
     "ThresholdNotMet",
     "Unit",
@@ -208,6 +207,5 @@ __all__ = [
     "reserved",
     "signal_to_noise",
     "smallest_multiplier",
-    "support_table",
     "with_clipping_norm",
 ]

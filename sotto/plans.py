@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
-
-from scipy.optimize import minimize_scalar
+from typing import Any
 
 from platform.mechanisms import BUILT_IN, Mechanism, Settings, Steps, Sums
 from privacy import (
     Accountant,
+    Adversary,
     CohortSampling,
     Epsilons,
     PrivacyError,
     Relation,
     Release,
     ReleaseKey,
+    RunningLedger,
     UnknownMechanism,
     calibrate_noise_multiplier,
     default_scale,
@@ -32,7 +32,6 @@ from privacy import (
 from privacy import calibrate as calibrate_ledger
 from sotto.errors import Error, invalid
 
-Adversary = Literal["server", "peers", "observer", "claimed"]
 _KEY = ReleaseKey(run_id="plan", round_number=1, attempt=0, pseudonym="client")
 
 
@@ -225,26 +224,10 @@ class Plan:
         """
         if not 0.0 < prior < 1.0:
             raise invalid("prior", prior, "a number between 0 and 1")
-
-        def bound(log_odds: float) -> float:
-            delta = 1.0 / (1.0 + math.exp(-log_odds))
-            return _right(prior, float(getattr(self.epsilon(delta), against)), delta)
-
-        found = minimize_scalar(bound, bounds=(-30.0, 10.0), method="bounded")
-        return min(float(found.fun), 1.0)
-
-
-def _right(prior: float, epsilon: float, delta: float) -> float:
-    """Return the share of right guesses that (epsilon, delta) allows, for the best test there is.
-
-    Wrong rejections a and wrong acceptances b obey b >= max(0, 1 - delta - e^epsilon a, e^-epsilon
-    (1 - delta - a)) (Dong, Roth and Su 2022, Proposition 2.4). Guesses are right with probability
-    (1 - prior)(1 - a) + prior (1 - b), which is linear between the corners of that region.
-    """
-    tail = math.exp(-epsilon)
-    corner = (1.0 - delta) * tail / (1.0 + tail)
-    ends = (1.0 - prior + prior * delta, prior + (1.0 - prior) * delta)
-    return max(1.0 - corner, *ends)
+        try:
+            return RunningLedger(self.ledger()).right_guesses(prior=prior)[against]
+        except (ValueError, PrivacyError) as error:
+            raise Error(str(error)) from error
 
 
 def calibrate(

@@ -24,7 +24,7 @@ from platform.agreement.attempts import (
 )
 from platform.agreement.checking import require_agreement
 from platform.agreement.reading import Agreed
-from platform.agreement.statements import stopping_of
+from platform.agreement.statements import guesses_of, stopping_of
 from platform.agreement.trail import GONE
 from platform.errors import ConfigError, listed
 from platform.mechanisms import BUILT_IN, Mechanisms
@@ -329,6 +329,7 @@ def budget_document(budget: RunBudget, warnings: Sequence[str]) -> dict[str, Any
     return {
         "warnings": list(warnings),
         **terms_document(agreed, budget.epsilons),
+        "right_guesses": guesses_of(agreed),
         "clients": [_client_document(one, claims=claims) for one in budget.clients],
         "attempts": [
             {

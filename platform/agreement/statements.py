@@ -14,8 +14,14 @@ from platform.agreement.reading import Agreed, RunRecords, TrailEntry
 from platform.config import RunConfig
 from platform.disk.log_files import bytes_digest, document_digest
 from platform.protection.charging import as_releases, is_by_source
-from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round, summary_text
-from privacy import Epsilons, epsilons
+from platform.rounds.documents import (
+    ADVERSARIES,
+    SCHEMA_VERSION,
+    epsilon_document,
+    shown_round,
+    summary_text,
+)
+from privacy import Epsilons, RunningLedger, epsilons
 from storage import LedgerRow
 
 SUMMARY: Final = "summary.json"
@@ -105,6 +111,20 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
     return epsilons(as_releases(rows, config.mechanisms), section.target_delta, section.accountant)
 
 
+def right_guesses(rows: Sequence[LedgerRow], config: RunConfig) -> dict[str, float]:
+    """Return the largest share of right guesses about any client at even odds, by adversary."""
+    ledger = RunningLedger(as_releases(rows, config.mechanisms))
+    shares = ledger.right_guesses(config.privacy.accountant)
+    return {name: share for name, share in shares.items() if name in ADVERSARIES}
+
+
+def guesses_of(agreed: Agreed) -> dict[str, float] | None:
+    """Return `right_guesses` of a run, or None if the first release will cost infinity."""
+    if agreed.is_unpriced:
+        return None
+    return right_guesses(agreed.spending.ledger, agreed.config)
+
+
 def stopping_of(records: RunRecords, config: RunConfig) -> dict[str, Any] | None:
     """Return, from a run's records, the epsilon that holds at every end of the run."""
     training = training_rounds(records, config.rounds)
@@ -134,9 +154,11 @@ def statement_disagreements(
             for row in records.rounds
         ],
     }
+    # Summaries of earlier versions do not have these.
     if "stopping" in summary:
-        # Summaries of earlier versions do not have it.
         expected["stopping"] = stopping_of(records, config)
+    if "right_guesses" in summary:
+        expected["right_guesses"] = right_guesses(records.ledger, config)
     stated = {name: summary.get(name) for name in expected}
     final = summary.get("final")
     # The other keys describe models, and no record repeats them.
@@ -178,6 +200,7 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
         "epsilon": epsilon,
+        "right_guesses": guesses_of(agreed),
         "stopping": stopping_of(agreed.spending, config),
         "planned_rounds": config.rounds,
         "open_attempt": open_attempt,

@@ -277,6 +277,7 @@ def configs(
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    papers: Annotated[bool, typer.Option("--papers", help="List those of papers' tables.")] = False,
     as_published: Reference = False,
     folder: MethodsOption = None,
     as_json: Json = False,

@@ -64,26 +64,25 @@ def verify_audit(
         raise ConfigError("--key: valid without --run only, since one log is of all runs")
     found = audited(storage, run_id, expected, key=None if key is None else parse_key(key))
     faults = faults_in(found)
-    if as_json:
-        print_json(found)
-    else:
-        out = console()
-        for run in found["runs"]:
-            if not run["problems"]:
-                text = f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
-                out.print(printable(text))
-        log = found["log"]
-        if log is not None and not log["problems"]:
-            signed = "" if log["key"] else ", their signatures unchecked as no key is known"
-            heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
-            out.print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
-            if not faults:
-                out.print(
-                    "all records agree; that no newer ones are missing, only a head that somebody "
-                    "else kept can show: docs/records.md"
-                )
-        for text in faults:
-            typer.echo(f"error: {printable(text)}", err=True)
+    said = [
+        f"{run['run']}: {run['count']} entries hold, head {run['hash']}"
+        for run in found["runs"]
+        if not run["problems"]
+    ]
+    log = found["log"]
+    if log is not None and not log["problems"]:
+        signed = "" if log["key"] else ", their signatures unchecked as no key is known"
+        heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
+        said.insert(0, f"log: {log['size']} leaves hold, {heads}, root {log['root']}")
+        if not faults:
+            said.insert(
+                0,
+                "all records agree; that no newer ones are missing, only a head that somebody "
+                "else kept can show: docs/records.md",
+            )
+    answer(found, said, as_json=as_json)
+    for text in () if as_json else faults:
+        typer.echo(f"error: {printable(text)}", err=True)
     if faults:
         raise typer.Exit(AUDIT_BROKEN)
 
@@ -245,9 +244,7 @@ def print_audit(
     _require_shape(wanted, limit)
     with closing(open_existing(storage)) as database:
         found = matching(database, wanted, storage, limit)
-    if as_json or shown_as == "json":
-        print_json(found)
-    elif shown_as == "csv":
+    if not as_json and shown_as == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(_FIELDS)
         for entry in found:
@@ -260,7 +257,7 @@ def print_audit(
                 row.append(printable(shown_value) if isinstance(value, str) else value)
             writer.writerow(row)
     else:
-        console().print(table(None, NAMES, entry_rows(found)))
+        answer(found, table(None, NAMES, entry_rows(found)), as_json=as_json or shown_as == "json")
 
 
 def matching(

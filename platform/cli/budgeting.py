@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -15,10 +15,11 @@ from platform.agreement.budgets import (
     require_known_client,
 )
 from platform.agreement.statements import lifetime_of
-from platform.cli.output import Said, answer, epsilon, rounded_down, table
+from platform.cli.output import Said, Sheet, answer, epsilon, rounded_down, shows_all, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
 from platform.results.reading import resolved
+from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
@@ -50,16 +51,14 @@ CLIENT_COLUMNS: Final = (
 ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged", "cost")
 
 
-def budget_command(
-    run_id: str | None, client: str | None, storage: str, *, every: bool = False, as_json: bool
-) -> None:
-    """Print the budget of a run, else of newest runs and those that go on, or `every`.
+def budget_command(run_id: str | None, client: str | None, storage: str, *, as_json: bool) -> None:
+    """Print the budget of a run, else of newest runs and those that go on, or of all (`--all`).
 
     With a client, state this client alone, and all runs that charged it.
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:
-            _print_runs(database, client, every=every, as_json=as_json)
+            _print_runs(database, client, as_json=as_json)
             return
         _, document = stated_budget(database, resolved(database, run_id, storage), client)
     answer(document, _of_run(document), as_json=as_json)
@@ -85,13 +84,31 @@ def _of_run(document: Document) -> Iterator[Said]:
     yield f"run {document['run_id']}, client by client"
     yield from (f"note: {text}" for text in document["warnings"])
     yield terms_words(document)
+    if guesses := document["right_guesses"] and guess_words(document):
+        yield f"in guesses: {guesses}"
     if clients := client_rows(document):
-        yield table(None, CLIENT_COLUMNS, clients)
+        yield grouped(clients)
     else:
         yield "no client has been charged for anything yet"
     if attempts := attempt_rows(document):
         yield table("attempts without a result", ATTEMPT_COLUMNS, attempts)
     yield from closing_words(document)
+
+
+def grouped(clients: Sequence[tuple[str, ...]]) -> Sheet:
+    """Return the rows of clients, without `--all` one for equal clients and no empty column."""
+    if shows_all():
+        return table(None, CLIENT_COLUMNS, clients)
+    equal: dict[tuple[str, ...], list[str]] = {}
+    for name, *cells in clients:
+        equal.setdefault(tuple(cells), []).append(name)
+    rows = [
+        (names[0] if len(names) == 1 else f"{len(names)} clients", *cells)
+        for cells, names in equal.items()
+    ]
+    told = [at for at, cells in enumerate(zip(*rows, strict=True)) if set(cells) != {"-"}]
+    columns = [CLIENT_COLUMNS[at] for at in told]
+    return table(None, columns, [[row[at] for at in told] for row in rows])
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
@@ -185,12 +202,12 @@ def closing_words(document: Document) -> Iterator[str]:
     yield SUMS
 
 
-def _print_runs(database: Database, client: str | None, *, every: bool, as_json: bool) -> None:
+def _print_runs(database: Database, client: str | None, *, as_json: bool) -> None:
     with database.unit_of_work(read_only=True) as uow:
         known = list(reversed(uow.runs.list()))
         charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
     # All records of a run are compared first, which takes some hundredths of a second a run.
-    if every or (client is not None and not charged):
+    if shows_all() or (client is not None and not charged):
         # A client that was never charged may have joined a run all the same.
         chosen = [run.run_id for run in known]
     elif client is None:

@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
+import click
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
@@ -24,13 +25,32 @@ from typer.models import ArgumentInfo
 from platform.errors import PlatformError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+ALL: Final = "sotto.all"
+"""Where click's context keeps whether all lines are asked for."""
 SUMMARY = 200
 """The list of commands shows this many characters of a command's help, wrapped to lines."""
 
 
 # The types in here are of a package that only typer depends on.
 class PlainCommand(TyperCommand):
-    """A command whose arguments are explained as its function declares them."""
+    """A command whose arguments are explained as its function declares them.
+
+    If it has an answer (`--json`), it also has `--all`, which `output.shows_all` reads.
+    """
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        """Add `--all` unless the command has an own one."""
+        super().__init__(*given, **options)
+        known = {name for one in self.params for name in one.opts}
+        if "--json" in known and "--all" not in known:
+            every = click.Option(
+                ["--all"],
+                is_flag=True,
+                expose_value=False,
+                callback=lambda context, _, value: context.meta.update({ALL: value}),
+                help="Print all, not only 25 lines, the newest runs and equal clients once.",
+            )
+            self.params.insert(-1, every)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the command's arguments and options."""

@@ -16,7 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
-from platform.cli.output import answer, console, print_json, table
+from platform.cli.output import answer, brief, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.run import known_keys
@@ -30,6 +30,7 @@ def configs_command(
     folder: Path | None,
     *,
     keys: bool,
+    papers: bool,
     as_published: bool,
     as_json: bool,
 ) -> None:
@@ -55,8 +56,12 @@ def configs_command(
         titles = packaged_titles(Sources())
         documents = [{"name": name, "title": title} for name, title in titles.items()]
         columns = ("configuration", "what it is")
-    listed = table(None, columns, [tuple(one.values()) for one in documents])
-    answer(documents, listed, as_json=as_json)
+    # Names in folders are of papers' tables.
+    shown = [one for one in documents if keys or papers == ("/" in one["name"])]
+    listed = table(None, columns, [tuple(one.values()) for one in shown])
+    rest = len(documents) - len(shown)
+    more = [f"{rest} tables of papers: --papers"] if rest and not papers else []
+    answer(documents, listed, more, as_json=as_json)
 
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
@@ -64,7 +69,7 @@ def print_methods(folder: Path | None, *, as_json: bool) -> None:
     registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
-    listed = table(None, ("method", "what it is", "options"), rows)
+    listed = brief(("method", "what it is", "options"), rows)
     answer([asdict(info) for info in infos], listed, as_json=as_json)
 
 

@@ -16,7 +16,15 @@ import typer
 
 from platform.agreement import Agreed
 from platform.cli.ending import FAILED
-from platform.cli.output import Said, Whole, answer, console, print_json, progress_bar, table
+from platform.cli.output import (
+    Said,
+    Whole,
+    answer,
+    brief,
+    console,
+    progress_bar,
+    table,
+)
 from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
@@ -113,7 +121,7 @@ def datasets_command(
     texts = ", ".join(info.name for info in infos if info.modality == "texts")
     answer(
         [asdict(info) for info in infos],
-        table(None, ("data set", "what it is", "classes", "domains"), rows),
+        brief(("data set", "what it is", "classes", "domains"), rows),
         f"texts, which methods for images refuse: {texts}",
         "the files of a data set: datasets --check NAME --root DIR",
         as_json=as_json,
@@ -137,12 +145,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     title = title_of(run, data)
     if plot is not None:
         write_picture(HoldingsPicture(held=held, classes=data.classes, title=title), plot)
-    if as_json:
-        print_json(holdings_document(run, data))
-        return
-    out = console()
-    for sentence in data.dataset.recognised:
-        out.print(f"recognised: {sentence}")
+    said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)
     full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
@@ -164,16 +167,17 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
         else:
             row += [holding.classes, _most(holding.train, data.classes)]
         rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
-    out.print(table(title, columns, rows))
+    said.append(table(title, columns, rows))
     if full:
-        out.print(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
+        said.append(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
     if new := sum(holding.is_new for holding in held):
-        out.print(f"{new} new clients take part in no round")
+        said.append(f"{new} new clients take part in no round")
     for name, common in data.common.items():
-        out.print(f"every client is measured on {len(common.rows)} {name} {what} as well")
-    out.print("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
+        said.append(f"every client is measured on {len(common.rows)} {name} {what} as well")
+    said.append("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
     if plot is not None:
-        out.print(f"picture: {plot}", soft_wrap=True)
+        said.append(Whole(f"picture: {plot}"))
+    answer(holdings_document(run, data), said, as_json=as_json)
 
 
 def title_of(run: RunConfig, data: TaskData) -> str:

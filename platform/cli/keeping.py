@@ -22,6 +22,7 @@ from platform.cli.output import (
     epsilon,
     fraction,
     print_json,
+    shows_all,
     size,
     table,
 )
@@ -64,13 +65,12 @@ def runs_command(
     names: Sequence[str] | None,
     storage: str,
     *,
-    every: bool,
     prune: bool,
     yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Prune runs, or list all; with `every` also pruned ones, and the numbers of old ones."""
+    """Prune runs, or list all; `--all` adds pruned ones, and the numbers of old ones."""
     if prune:
         prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
         return
@@ -82,12 +82,12 @@ def runs_command(
         return
     now = datetime.now(UTC)
     with open_existing(storage) as database:
-        found = run_documents(database, now, most=None if every else NEWEST)
-    answer(found, _listed(found, now, every=every), as_json=as_json)
+        found = run_documents(database, now, most=None if shows_all() else NEWEST)
+    answer(found, _listed(found, now), as_json=as_json)
 
 
-def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -> Iterator[Said]:
-    shown = [one for one in found if every or not one["pruned"]]
+def _listed(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Said]:
+    shown = [one for one in found if shows_all() or not one["pruned"]]
     rows = []
     for one in shown:
         phase = "" if one["phase_two_of"] is None else ", second phase"
@@ -117,7 +117,7 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime, *, every: bool) -
     if left_out := len(found) - len(shown):
         runs = "1 pruned run is" if left_out == 1 else f"{left_out} pruned runs are"
         yield f"note: {runs} left out; `--all` lists them too, `budget` what they spent"
-    if not every and len(found) > NEWEST:
+    if not shows_all() and len(found) > NEWEST:
         yield f"note: numbers of the newest {NEWEST} runs only; `--all` states those of all"
 
 

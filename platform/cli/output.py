@@ -7,15 +7,18 @@ import math
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any, Final, Self
 
+import click
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
+from platform.cli.command_line import ALL
 from platform.errors import printable as printable
 
 LABEL: Final = re.compile(
@@ -35,6 +38,10 @@ ROOMY: Final = 24
 LONG: Final = 40
 """Cells from which a last column is better off below its row."""
 NUMBER: Final = re.compile(r"[-+]?[0-9][0-9.,]*%?|-|n/a|inf|")
+SCREEN: Final = 25
+"""Lines that a command prints without `--all`."""
+EVERY: Final = 10.0
+"""Seconds between two lines of progress without a terminal."""
 Row = tuple[str, ...]
 
 
@@ -87,27 +94,39 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     return plain
 
 
+def shows_all() -> bool:
+    """Whether the command line asks for `--all`."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(ALL))
+
+
 def answer(document: Any, *said: Said | Iterable[Said], as_json: bool) -> None:
     """Print what a command answers: a document under `--json`, else lines and tables for people.
 
-    Lines may come from generators, which do not begin under `--json`.
+    Lines may come from generators, which do not begin under `--json`. Of many lines the first are
+    printed, unless the command line asks for all.
     """
     if as_json:
         print_json(document)
         return
     out = console()
-    for part in said:
-        for one in [part] if isinstance(part, str | Sheet) else part:
-            out.print(one, soft_wrap=isinstance(one, Whole))
+    with out.capture() as captured:
+        for part in said:
+            for one in [part] if isinstance(part, str | Sheet) else part:
+                out.print(one, soft_wrap=isinstance(one, Whole))
+    lines = captured.get().split("\n")[:-1]
+    if len(lines) > SCREEN and not shows_all():
+        more = len(lines) - SCREEN + 1
+        lines[SCREEN - 1 :] = [f"... {more} more lines: --all"]
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def progress_bar(out: Console, *more: TextColumn) -> Progress:
+def progress_bar(out: Console) -> Progress:
     """Return a bar that goes when it is done; without a terminal there is no bar."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        *more,
         console=out,
         transient=True,
         # Otherwise, if only stderr is a terminal, lines for stdout would land on stderr.
@@ -119,10 +138,18 @@ def progress_bar(out: Console, *more: TextColumn) -> Progress:
 class WithBar:
     """Shows a bar on stderr while it is entered, and lines on stdout."""
 
-    def __init__(self, *more: TextColumn, quiet: bool = False) -> None:
-        """Take columns beside the bar's own; `quiet` leaves stdout to JSON."""
+    def __init__(self, *, quiet: bool = False) -> None:
+        """`quiet` leaves stdout to JSON."""
         self._error, self._out, self._quiet = console(error=True), console(), quiet
-        self._progress = progress_bar(self._error, *more)
+        self._progress = progress_bar(self._error)
+        self._due = time.monotonic() + EVERY
+
+    def beat(self, text: str) -> None:
+        """Say where the work is on stderr if there is no bar, at most once in `EVERY` seconds."""
+        now = time.monotonic()
+        if not self._quiet and not self._error.is_terminal and now >= self._due:
+            self._due = now + EVERY
+            self._error.print(text)
 
     def tell(self, text: str) -> None:
         """Print a line, unless stdout is left to JSON."""
@@ -148,6 +175,12 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any
         tuple(map(printable, columns)),
         tuple(tuple("" if cell is None else _lines(str(cell)) for cell in row) for row in rows),
     )
+
+
+def brief(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sheet:
+    """Return a table of names and what they are; `--all` adds the other columns."""
+    count = len(columns) if shows_all() else 2
+    return table(None, columns[:count], [row[:count] for row in rows])
 
 
 def fraction(value: float | None) -> str:
@@ -265,18 +298,14 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
             continue
         shape = Shape(above, below, [])
         left = room - len(INDENT) * above
-        widths = fitting([shape.middle(row) for row in rows], left, is_pairs=count == 2)
+        widths = fitting([shape.middle(row) for row in rows], left)
         if widths is not None:
             return Shape(above, below, widths)
     return None
 
 
-def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[int] | None:
-    """Return widths of the columns at which all fit and no word is cut; None if there are none.
-
-    Of names and values (`is_pairs`), a value with a word that is too long for the room beside its
-    name stands below the name.
-    """
+def fitting(rows: Sequence[Row], room: int) -> list[int] | None:
+    """Return widths of the columns at which all fit and no word is cut; None if there are none."""
     columns = list(zip(*rows, strict=True))
     wanted = [max(_longest(text.split("\n")) for text in column) for column in columns]
     # A column is as wide as its longest word, and wider if it holds sentences.
@@ -288,8 +317,6 @@ def fitting(rows: Sequence[Row], room: int, *, is_pairs: bool = False) -> list[i
         for column in columns
     ]
     room -= len(GAP) * (len(columns) - 1)
-    if is_pairs:
-        least[1] = min(least[1], room - max(least[0], min(wanted[0], room // 2)))
     if sum(least) > room:
         return None
     widths = list(wanted)
@@ -315,8 +342,6 @@ def _in_shape(
     for name in row[: shape.above]:
         yield from (Text(line, style=style) for line in _wrapped(name, console, room))
     indent, cells, below = INDENT * shape.above, shape.middle(row), row[len(row) - shape.below :]
-    if len(row) == 2 and _longest(cells[1].split()) > shape.widths[1]:
-        cells, below = (cells[0], ""), (cells[1],)
     wrapped = [
         _wrapped(cell, console, width) for cell, width in zip(cells, shape.widths, strict=True)
     ]

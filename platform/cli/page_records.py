@@ -328,9 +328,11 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     """Return the sheet of one run whose records agree."""
     summary = agreed.summary
     document = stated_document(agreed)
-    rows = (
-        reporting.unfinished_rows(document) if summary is None else reporting.summary_rows(summary)
-    )
+    if summary is None:
+        rows = reporting.unfinished_rows(document)
+    else:
+        head = summary["audit_head"]
+        rows = [*reporting.summary_rows(summary), ("audit head", f"{head['count']}:{head['hash']}")]
     rounds, points = document["rounds"], []
     for one in rounds:
         spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]

@@ -125,7 +125,7 @@ def report(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="Make the privacy budget report instead: table, json, html or pdf.",
+            help="Make the privacy budget report instead: json, html or pdf; default as FILE ends.",
         ),
     ] = None,
     compare: Annotated[
@@ -159,13 +159,6 @@ def budget(
         str | None,
         typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
     ] = None,
-    *,
-    every: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Without RUN: all runs, not only the newest 20 and those that go on."
-        ),
-    ] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -183,9 +176,6 @@ def runs(
         ),
     ] = None,
     *,
-    every: Annotated[
-        bool, typer.Option("--all", help="List pruned runs too, and the numbers of old ones.")
-    ] = False,
     prune: Annotated[
         bool,
         typer.Option(

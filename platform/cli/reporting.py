@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +27,7 @@ from platform.cli.output import (
     console,
     epsilon,
     fraction,
-    print_json,
-    printable,
+    shows_all,
     size,
     table,
 )
@@ -38,9 +38,9 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
 from platform.results.reading import agreed_run, numbers_of, resolved_once
-from platform.results.report.blocks import Block, Bullets, Facts, Paragraph, Table, text_of
-from platform.results.report.document import Report, budget_report
+from platform.results.report.document import budget_report
 from platform.results.report.empirical import OtherClaim, read_audit
+from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, unfinished_words
 from platform.results.report.rendering import ENCODERS, load_weasyprint
 from platform.results.report.subject import read_log
@@ -49,42 +49,21 @@ from platform.rounds.observing import Observer
 
 Document = Mapping[str, Any]
 
-WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
-NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
-
-
-def heading(delta: float) -> str:
-    """Return the lines above the rounds; each fits into 80 columns."""
-    legend = (
-        f"epsilon of server/peers/observer at delta {delta:g}, for a round fixed beforehand;\n"
-        'cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
-    )
-    return f"{legend}\n{_aligned(NAMES)}"
-
-
-def round_line(document: Mapping[str, Any]) -> str:
-    """Return one round on a line of 80 columns; a second line below it holds rare remarks."""
-    *cells, up, down, seconds = round_cells(document)
-    # The heading says that these are bytes.
-    up, down = (one.replace(" B", "").replace(" ", "").removesuffix("B") for one in (up, down))
-    line = _aligned((*cells, up, down, seconds))
-    remarks = round_remarks(document)
-    return f"{line}\n{' ' * WIDTHS[0]}{remarks}" if remarks else line
-
-
-def _aligned(cells: Sequence[str]) -> str:
-    """Return cells at the ends of their columns; a wide cell takes from the gaps that follow."""
-    line, end = "", -1
-    for cell, width in zip(cells, WIDTHS, strict=True):
-        end += width + 1
-        line += f"{' ' * (line != '')}{cell.rjust(max(end - len(line) - (line != ''), 0))}"
-    return line
+NEWEST: Final = 3
+"""Without `--all` a run shows so many rounds."""
+DETAIL: Final = re.compile(
+    "method|protocol|selection|local training|validation|own examples|local twins|time of|other"
+)
+"""Rows of a result that only `--all` shows."""
+NAMES = ("round", "cohort", "accuracy", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
 def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return one round's cell for each column of `NAMES`."""
     accuracy, spent, seconds = document["accuracy"], document["epsilon"], document["seconds"]
     cohort, ends = document["cohort"], document["signal_to_noise"]
+    # One number if it is the same for all adversaries.
+    costs = [epsilon(spent[name]) for name in ADVERSARIES]
     if ends is None:
         interval = "-"
     elif not ends["low"]:
@@ -99,9 +78,8 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
         str(document["round"]),
         "secret" if cohort is None else f"{cohort} ({document['dropped']})",
         fraction(accuracy["mean"]),
-        fraction(accuracy["std"]),
         fraction(accuracy["worst"]),
-        "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
+        costs[0] if len(set(costs)) == 1 else "/".join(costs),
         interval,
         size(document["bytes_up"]),
         size(document["bytes_down"]),
@@ -122,13 +100,14 @@ def round_remarks(document: Mapping[str, Any]) -> str:
 
 
 class ScreenObserver(WithBar, Observer):
-    """Shows a run: a transient progress bar on stderr, lines on stdout."""
+    """Shows where a run is, on stderr, and remarks about it, on stdout."""
 
-    def __init__(self, delta: float, *, quiet: bool) -> None:
-        """Take the delta of the epsilons; `quiet` leaves stdout to JSON."""
+    def __init__(self, *, quiet: bool) -> None:
+        """`quiet` leaves stdout to JSON."""
         super().__init__(quiet=quiet)
-        self._delta = delta
         self._task: TaskID | None = None
+        self._rounds = self._before = 0
+        self._since, self._known = time.monotonic(), ""
         self.run_id: str | None = None
 
     def recognised(self, sentences: Sequence[str]) -> None:
@@ -150,14 +129,12 @@ class ScreenObserver(WithBar, Observer):
         self.run_id = run_id
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """Name the run."""
-        again = f", resumed after round {resumed_after}" if resumed_after else ""
-        self.tell(f"run {run_id}: {rounds} rounds{again}")
-        self.tell(heading(self._delta))
+        """Remember how far the run is, from which the time left follows."""
+        self._rounds, self._before, self._since = rounds, resumed_after, time.monotonic()
 
     def round_started(self, round_number: int, cohort: int) -> None:
         """Start the round's bar; a client answers up to four stages."""
-        self._show(f"round {round_number}", cohort * 4, 0)
+        self._show(f"round {round_number} of {self._rounds}{self._known}", cohort * 4, 0)
 
     def client_answered(self) -> None:
         """Move the round's bar."""
@@ -165,19 +142,25 @@ class ScreenObserver(WithBar, Observer):
             self._progress.advance(self._task)
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Print the round."""
+        """Remember the accuracy and the time left."""
+        over, mean = document["round"], document["accuracy"]["mean"]
+        spent = (time.monotonic() - self._since) / max(over - self._before, 1)
+        self._known = "" if mean is None else f", accuracy {fraction(mean)}"
+        self._known += f", {max(self._rounds - over, 0) * spent:.0f} s left"
         self._clear()
-        self.tell(round_line(document))
+        self.beat(f"round {over} of {self._rounds}{self._known}")
 
     def describe(self, what: str) -> None:
-        """Say on the bar what is happening, if there is a bar."""
+        """Say what is happening."""
         if self._task is not None:
             self._progress.update(self._task, description=what)
+        self.beat(what)
 
     def _show(self, what: str, total: int, done: int) -> None:
         self._clear()
         if done < total:
             self._task = self._progress.add_task(what, total=total, completed=done)
+            self.beat(f"{what}: {done} of {total}")
 
     def _clear(self) -> None:
         if self._task is not None:
@@ -201,28 +184,36 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
         **unfinished_document(agreed),
         "warnings": claim_warnings(agreed),
     }
-    if as_json:
-        print_json(document)
-        return
-    out = console()
-    named = f"run {printable(document['run_id'])}"
-    if summary is None:
-        named += f": {unfinished_words(document, len(in_rounds(document['rounds'])))}"
-    out.print(named)
-    out.print(heading(document["delta"]))
-    for one in document["rounds"]:
-        out.print(printable(round_line(one)))
-    if summary is not None:
-        print_summary(summary)
-        return
-    out.print()
-    out.print(table(None, ("result", "value"), unfinished_rows(document)))
-    for warning in document["warnings"]:
-        out.print(f"note: {printable(warning)}")
-    if agreed.records.is_pruned:
-        out.print("note: the run has not finished, and its models were erased by `runs --prune`")
+    said = run_words(document) if summary else _unfinished(document, agreed.records.is_pruned)
+    answer(document, said, as_json=as_json)
+
+
+def _unfinished(document: Document, is_pruned: bool) -> Iterator[Said]:
+    over = len(in_rounds(document["rounds"]))
+    yield f"run {document['run_id']}: {unfinished_words(document, over)}"
+    yield from _rounds(document)
+    yield table(None, ("result", "value"), unfinished_rows(document))
+    yield from (f"note: {warning}" for warning in document["warnings"])
+    if is_pruned:
+        yield "note: the run has not finished, and its models were erased by `runs --prune`"
     else:
-        out.print(f"note: the run has not finished; go on with `run --resume {document['run_id']}`")
+        yield f"note: the run has not finished; go on with `run --resume {document['run_id']}`"
+
+
+def _rounds(document: Document) -> Iterator[Said]:
+    """Yield the rounds, without `--all` the newest only."""
+    rounds = document["rounds"] if shows_all() else document["rounds"][-NEWEST:]
+    legend = (
+        f"epsilon of server/peers/observer at delta {document['delta']:g}, for a round fixed "
+        'beforehand; cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
+    )
+    rows = [(*round_cells(one), round_remarks(one).strip()) for one in rounds]
+    # Most rounds have no remarks.
+    width = len(NAMES) + any(row[-1] for row in rows)
+    yield table(legend, (*NAMES, "remarks")[:width], [row[:width] for row in rows])
+    if len(rounds) < len(document["rounds"]):
+        yield "  (earlier rounds: --all)"
+    yield ""
 
 
 def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -230,34 +221,29 @@ def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     attempt = document["open_attempt"]
     rows = [
         ("method, data", f"{document['method']} on {document['dataset']}"),
-        ("status", f"{document['status']}, not finished"),
-        ("rounds", f"{len(in_rounds(document['rounds']))} of {document['planned_rounds']}"),
     ]
     if attempt is not None:
         text = f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"
         rows.append(("in progress", text))
-    for name, value in document["epsilon"].items():
-        text = "nothing was charged" if value is None else _claim(document, value)
-        rows.append((f"epsilon for {name}, so far", text))
-    return rows
+    return [*rows, *_guarantee(document["epsilon"], document, "epsilon so far")]
 
 
-def print_summary(summary: Mapping[str, Any]) -> None:
-    """Print accuracy and epsilon side by side, then the notes about them."""
-    out = console()
-    out.print()
-    for text in canary_warnings(summary.get("canaries")):
-        # A warning comes before its numbers.
-        out.print(f"WARNING: {text}")
-    out.print(table(None, ("result", "value"), summary_rows(summary)))
-    for one in caveats_of(summary):
-        out.print(f"note: {printable(one.text)}")
+def run_words(summary: Document) -> Iterator[Said]:
+    """Yield what a finished run came to, then the notes about its numbers."""
+    what = f"{summary['method']} on {summary['dataset']}"
+    yield f"run {summary['run_id']}: {what}, {len(in_rounds(summary['rounds']))} rounds"
+    # A warning comes before its numbers.
+    yield from (f"WARNING: {text}" for text in canary_warnings(summary.get("canaries")))
+    yield from _rounds(summary)
+    rows = [row for row in summary_rows(summary) if shows_all() or not DETAIL.match(row[0])]
+    yield table(None, ("result", "value"), rows)
+    yield from (f"note: {one.text}" for one in caveats_of(summary))
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the results of a finished run, as rows of name and value in words."""
     # Summaries of earlier versions lack some keys; their rows are left out.
-    final, gain, head = summary["final"], summary["gain_over_local"], summary["audit_head"]
+    final, gain = summary["final"], summary["gain_over_local"]
     rows = [("method, data", f"{summary['method']} on {summary['dataset']}")]
     if first := summary.get("phase_two_of"):
         rows.append(("second phase of", first))
@@ -268,7 +254,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         known = "is known to the clients; see evaluation.release for noised accuracy"
         rows.append(("accuracy", known))
     else:
-        rows.append(("accuracy (exact, simulation)", _spread(final["accuracy"])))
+        rows.append(("accuracy", f"{_spread(final['accuracy'])} (exact)"))
     if (phases := summary.get("phases")) is not None:
         share = phases["cost_share"]
         cost = "-" if share is None else f"{100 * share:.1f}% of the rounds' own, without measuring"
@@ -279,7 +265,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ]
     rows += _protocol("", final.get("protocol"))
     if (measured := final.get("validation")) is not None and measured["mean"] is not None:
-        rows.append(("validation (exact, simulation)", _spread(measured)))
+        rows.append(("validation (exact)", _spread(measured)))
     if (best := summary.get("best_on_validation")) is not None:
         chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
         rows.append(("best on validation", f"{chosen}: {_spread(best['accuracy'])}"))
@@ -293,36 +279,45 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     # The gain is a difference of the protocol's headline, by default of the clients' accuracy.
     headline = HEADLINES.get(final.get("protocol", {}).get("name"))
     of = "" if headline is None else f" of {headline}"
-    rows.append(("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{of}"))
+    if gain is not None:
+        rows.append(("gain over local", f"{100 * gain:+.1f} points{of}"))
     worth, silent = summary["worth_of_sharing"], summary["silent"]
-    text = "-"
     if worth is not None and silent is not None:
         noise = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
         text = (
             f"{100 * worth:+.1f} points{of} over the same run with uploads of zeros "
             f"({fraction(silent['bare'])}{noise})"
         )
-    rows.append(("worth of sharing", text))
-    rows += [(f"epsilon for {n}", _claim(summary, one)) for n, one in final["epsilon"].items()]
+        rows.append(("worth of sharing", text))
+    rows += _guarantee(final["epsilon"], summary, "epsilon")
     if (canaries := summary.get("canaries")) is not None:
         rows.append(("canaries show", _canaries(canaries)))
     rows.append(("accounting", _accounting(summary)))
-    if summary["unit"]:
-        # The worst client by every accountant, or why an accountant states nothing.
-        text = "; ".join(
-            f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
-            for name, value in summary["accountants"].items()
-        )
-        rows.append(("beside it", text))
-    return [*rows, ("audit head", f"{head['count']}:{head['hash']}")]
+    # The worst client by the other accountants that can price the run.
+    others = {n: v for n, v in summary["accountants"].items() if not str(v).startswith("n/a")}
+    text = ", ".join(f"{n} {epsilon(v)}" for n, v in others.items() if n != summary["accountant"])
+    return [*rows, ("other accountants", text)] if summary["unit"] and text else rows
+
+
+def _guarantee(
+    spent: Mapping[str, Any], document: Document, name: str
+) -> Iterator[tuple[str, str]]:
+    """Yield epsilon by adversary, in one row if all are equal, and its meaning in guesses."""
+    texts = {who: epsilon(value) for who, value in spent.items()}
+    known = ", ".join(f"{text} ({who})" for who, text in texts.items())
+    if len(set(texts.values())) == 1:
+        known = f"{texts['server']} against server, peers and observer"
+    if None in spent.values():
+        known = "nothing was charged"
+    yield (name, f"{known}, at delta {document['delta']:g}")
+    # Summaries of earlier versions do not have it.
+    if document.get("right_guesses") is not None:
+        yield ("in guesses", guess_words(document))
 
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
-    shown = {name: fraction(accuracy[name]) for name in ("mean", "weighted", "std", "worst")}
-    return (
-        f"{shown['mean']} mean over clients, {shown['weighted']} weighted by test examples, std "
-        f"{shown['std']}, worst {shown['worst']}"
-    )
+    shown = {name: fraction(accuracy[name]) for name in ("mean", "std", "worst")}
+    return f"{shown['mean']} mean over clients, std {shown['std']}, worst {shown['worst']}"
 
 
 def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -345,10 +340,6 @@ def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str,
         f"{fraction(target['worst'])}; {own}"
     )
     return [(f"{whose}held-out domain", text)]
-
-
-def _claim(summary: Mapping[str, Any], value: float | str) -> str:
-    return f"{epsilon(value)} at delta {summary['delta']:g}"
 
 
 def _canaries(found: Mapping[str, Any]) -> str:
@@ -377,7 +368,6 @@ def _accounting(summary: Mapping[str, Any]) -> str:
     )
 
 
-COLUMNS: Final = ("run", "status", "accuracy", "std", "worst", "gain", *ADVERSARIES)
 MEASURES: Final = ("mean", "weighted", "std", "worst")
 TERMS: Final = ("unit", "relation", "delta")
 """The meaning of an epsilon: epsilons that differ in one of these cannot be compared."""
@@ -440,37 +430,32 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
 
 
 def _compared_words(document: Document) -> Iterator[Said]:
-    rows = []
-    for one in document["runs"]:
-        accuracy, gain = one["accuracy"], one["gain_over_local"]
-        rows.append(
-            (
-                one["run"],
-                one["status"],
-                *(fraction(accuracy[name]) for name in ("mean", "std", "worst")),
-                "-" if gain is None else f"{100 * gain:+.1f}",
-                *(epsilon(one["epsilon"][name]) for name in ADVERSARIES),
-            )
-        )
-    yield table("accuracy, and epsilon by adversary", COLUMNS, rows)
+    runs = document["runs"]
+    # Two names would fill a line.
+    numbers = {one["run"]: f"run {number}" for number, one in enumerate(runs, start=1)}
+    yield from (f"{numbers[one['run']]}: {one['run']}, {one['status']}" for one in runs)
+    rows = [
+        (label, *(fraction(one["accuracy"][name]) for one in runs))
+        for label, name in (("accuracy", "mean"), ("std", "std"), ("worst client", "worst"))
+    ]
+    gains = [one["gain_over_local"] for one in runs]
+    rows.append(("gain over local", *("-" if g is None else f"{100 * g:+.1f}" for g in gains)))
+    spent = {f"epsilon for {n}": [epsilon(one["epsilon"][n]) for one in runs] for n in ADVERSARIES}
+    if len({tuple(row) for row in spent.values()}) == 1:
+        spent = {"epsilon": spent["epsilon for server"]}
+    rows += [(label, *row) for label, row in spent.items()]
+    for key, of in document["differences"].items():
+        texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
+        rows.append((key, *(texts.get(run, "-") for run in numbers)))
+    yield table(None, ("result, and settings that differ", *numbers.values()), rows)
     if differ := document["epsilons_differ_in"]:
         yield f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}"
-    for one in document["runs"]:
+    for one in runs:
         if one["unit"] is None:
             mechanism = f"{one['run']}: mechanism {one['mechanism']}"
             yield f"note: {mechanism}: nothing protects its clients"
-    if any(one["status"] != "finished" for one in document["runs"]):
+    if any(one["status"] != "finished" for one in runs):
         yield "note: a run that has not finished shows its numbers so far"
-    yield ""
-    names = [one["run"] for one in document["runs"]]
-    settings = []
-    for key, of in document["differences"].items():
-        texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
-        settings.append((key, *(texts.get(name, "-") for name in names)))
-    if settings:
-        yield table("settings that differ", ("setting", *names), settings)
-    else:
-        yield "no setting differs"
 
 
 def report_command(
@@ -487,14 +472,14 @@ def report_command(
     if format_ is None and not compare and output is None and audit is None:
         print_report(run_id, storage, as_json=as_json)
         return
-    format_ = format_ or "table"
+    format_ = format_ or ("html" if output is None else output.suffix.removeprefix("."))
     if as_json:
         raise ConfigError(
             "--json: prints a run in short; leave it out here, or take --format json for the "
             "privacy budget report"
         )
-    if format_ not in FORMATS:
-        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(FORMATS)}")
+    if format_ not in ENCODERS:
+        raise ConfigError(f"--format: {format_!r} is unknown; valid: {', '.join(ENCODERS)}")
     if format_ == "pdf":
         if output is None:
             raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
@@ -502,13 +487,13 @@ def report_command(
             load_weasyprint()
         except ImportError as error:
             raise ConfigError(
-                "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, "
-                "html, or pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
+                "--format: pdf needs WeasyPrint, which is not installed; valid: json, html, or "
+                "pdf after `.venv/bin/pip install -e '.[pdf]'` in the checkout"
             ) from error
         except OSError as error:
             raise ConfigError(
-                "--format: pdf needs the library Pango, which is not installed; valid: table, "
-                "json, html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
+                "--format: pdf needs the library Pango, which is not installed; valid: json, "
+                "html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
             ) from error
     if output is not None and output.exists():
         raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
@@ -523,47 +508,9 @@ def report_command(
         report = budget_report(first, others, made=made, log=log, seen=seen)
     except OtherClaim as error:
         raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
-    data = FORMATS[format_](report)
+    data = ENCODERS[format_](report)
     if output is None:
         sys.stdout.write(data.decode())
         return
     write_bytes(output, data)
     console().print(f"report: {output}", soft_wrap=True)
-
-
-def _as_table(report: Report) -> bytes:
-    text = io.StringIO()
-    out = console(file=text)
-
-    def say(block: Block) -> None:
-        match block:
-            case Paragraph():
-                out.print(text_of(block.words))
-            case Bullets():
-                for item in block.items:
-                    out.print(f"- {text_of(item)}")
-            case Facts():
-                facts = [(term, text_of(line)) for term, line in block.rows]
-                out.print(table(None, ("what", "value"), facts))
-            case Table():
-                rows = [tuple(map(text_of, row)) for row in block.rows]
-                out.print(table(block.caption, block.columns, rows))
-            case _:
-                out.print(f"{block.title}. {block.says}")
-
-    out.print(report.title)
-    say(report.lead)
-    for warning in report.warnings:
-        out.print(f"warning: {warning}")
-    for section in report.sections:
-        out.print(f"\n{section.title}\n{'-' * len(section.title)}")
-        for block in section.blocks:
-            say(block)
-    return text.getvalue().encode()
-
-
-FORMATS: Final[Mapping[str, Callable[[Report], bytes]]] = {
-    "table": _as_table,
-    **ENCODERS,
-}
-"""The forms of a report."""

@@ -13,8 +13,8 @@ from typing import Any
 import typer
 
 from platform.cli.ending import ABOVE_CLAIM, FAILED, ended_run, finding, interruptible
-from platform.cli.output import print_json
-from platform.cli.reporting import ScreenObserver, print_summary
+from platform.cli.output import answer
+from platform.cli.reporting import ScreenObserver, run_words
 from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
@@ -92,15 +92,12 @@ def _execute(
     *,
     as_json: bool,
 ) -> None:
-    screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
+    screen = ScreenObserver(quiet=as_json)
     with interruptible(lambda number: ended_run(number, screen.run_id, options)), screen:
         simulation = set_up(screen)
         with simulation.database:
             summary = execute(simulation, screen)
-    if as_json:
-        print_json(summary)
-    else:
-        print_summary(summary)
+    answer(summary, run_words(summary), as_json=as_json)
     if code := exit_code_of(summary.get("canaries")):
         raise typer.Exit(code)
 
@@ -183,7 +180,7 @@ def _federate(
     config: RunConfig, surroundings: Surroundings, set_up: Setting, *, as_json: bool
 ) -> None:
     kind = FederationLines if as_json else FederationScreen
-    screen = kind(config.privacy.target_delta, quiet=as_json)
+    screen = kind(quiet=as_json)
     options = finding(config.storage.url, surroundings)
     told = Told(connected=screen.connected, waiting=screen.waiting)
 
@@ -196,7 +193,7 @@ def _federate(
     if as_json:
         _line("summary", **summary)
     else:
-        print_summary(summary)
+        answer(summary, run_words(summary), as_json=False)
 
 
 def _line(event: str, **fields: Any) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import typer
-from rich.progress import TaskID, TextColumn
 
 from methods import Registry
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
-from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
+from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.results.sweeping.grid import (
@@ -28,7 +28,6 @@ from platform.results.sweeping.grid import (
 from platform.results.sweeping.running import Outcome
 from platform.results.sweeping.study import CELLS, NO_NOISE, carry_out
 from platform.results.sweeping.submitting import cluster_of
-from platform.results.sweeping.tables import BEST, LAST, record_of
 from platform.results.sweeping.writing import (
     TABLE_FILE,
     TESTS_FILE,
@@ -190,47 +189,31 @@ def _tables(found: Results) -> Iterator[Said]:
 
 
 class ScreenSweepObserver(WithBar):
-    """Shows a sweep: a bar on stderr, one line a run on stdout."""
+    """Shows where a sweep is, on stderr."""
 
     def __init__(self, *, quiet: bool) -> None:
         """`quiet` leaves stdout to JSON."""
-        super().__init__(TextColumn("{task.fields[failed]}"), quiet=quiet)
-        self._task: TaskID | None = None
-        self._total = self._done = self._failed = 0
+        super().__init__(quiet=quiet)
+        self._task = self._progress.add_task("cells", total=None)
+        self._total = self._done = self._failed = self._before = 0
+        self._began = time.monotonic()
 
     def sweep_started(self, total: int, finished: int) -> None:
         """Say how many cells finished before."""
-        self._total, self._done = total, finished
-        self._task = self._progress.add_task("cells", total=total, completed=finished, failed="")
+        self._total, self._done, self._before = total, finished, finished
         before = f", {finished} of them finished before" if finished else ""
         self.tell(f"{total} cells{before}")
 
     def cell_started(self, cell: Cell) -> None:
         """Name the cell beside the bar."""
-        if self._task is not None:
-            self._progress.update(self._task, description=str(cell))
+        self._progress.update(self._task, description=str(cell))
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """Print the run's line."""
+        """Move the bar."""
         self._done += 1
         self._failed += outcome.error is not None
-        if self._task is not None:
-            failed = f"{self._failed} failed" if self._failed else ""
-            self._progress.update(self._task, completed=self._done, failed=failed)
-        self.tell(f"[{self._done}/{self._total}] {cell_line(outcome)}")
-
-
-def cell_line(outcome: Outcome) -> str:
-    """Return a cell that has ended, on one line."""
-    if outcome.error is not None:
-        return f"{outcome.cell}: failed: {outcome.error}"
-    record = record_of(outcome)
-    chosen = record.headline(BEST)
-    validated = "" if chosen is None else f" (best on validation {fraction(chosen)})"
-    spent, run = record.epsilon["server"], "continues run" if outcome.continues else "run"
-    cost = f", epsilon {epsilon('inf' if math.isinf(spent) else spent)}"
-    return (
-        f"{outcome.cell}: {fraction(record.headline(LAST))}{validated}"
-        f"{cost if record.privacy['unit'] else ''}{', ended early' if record.ended_early else ''}, "
-        f"{outcome.seconds:.1f} s, {run} {outcome.run_id}"
-    )
+        each = (time.monotonic() - self._began) / (self._done - self._before)
+        left = f"about {math.ceil(each * (self._total - self._done) / 60)} min left"
+        told = f"{self._done} of {self._total} cells are over, {self._failed} failed, {left}"
+        self._progress.update(self._task, description=told, completed=self._done, total=self._total)
+        self.beat(told)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
-from rich.progress import TaskID, TextColumn
+from rich.progress import TaskID
 
 from methods.interface.subspace import subspace_of
 from platform.cli.ending import FAILED, Ended, interruptible
@@ -62,7 +62,7 @@ def clipping_command(
     """Run a configuration dry on public images, and print the norms of its uploads."""
     surroundings = Surroundings.with_methods(folder)
     loaded = load_config(config, overrides or (), surroundings.sources)
-    screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
+    screen = ScreenObserver(quiet=True)
     place = None if root is None else str(root)
     with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
         found = rehearse(loaded, surroundings, screen, dataset=dataset, root=place, rounds=rounds)
@@ -193,13 +193,13 @@ class AuditProgress(WithBar):
 
     def __init__(self) -> None:
         """Make a bar that appears with the first canary."""
-        super().__init__(TextColumn("canaries"))
+        super().__init__()
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, channel: str, done: int, total: int) -> None:
         """Move the channel's bar."""
         if channel not in self._tasks:
-            self._tasks[channel] = self._progress.add_task(channel, total=total)
+            self._tasks[channel] = self._progress.add_task(f"{channel}: canaries", total=total)
             if not self._error.is_terminal:
                 self._error.print(f"{channel}: {total} canaries")
         self._progress.update(self._tasks[channel], completed=min(done, total))

@@ -29,7 +29,7 @@ import numpy as np
 from methods.interface.subspace import subspace_of
 from platform.agreement import require_agreement
 from platform.agreement.attempts import stopping_document, stopping_warnings
-from platform.agreement.statements import finished_digests
+from platform.agreement.statements import finished_digests, right_guesses
 from platform.disk.files import only_process_of, write_text
 from platform.disk.log_files import bytes_digest, rows_digest
 from platform.disk.opening import mark_interrupted
@@ -331,6 +331,7 @@ def summary_document(
             for name, value in accountants.items()
         },
         "rounds": shown,
+        "right_guesses": right_guesses(ledger, config),
         "stopping": stopping,
         "final": {
             **last,

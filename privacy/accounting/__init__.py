@@ -6,12 +6,10 @@ from privacy.accounting.accountants import (
     ACCOUNTANTS,
     Accountant,
     EpsilonResult,
-    Support,
     accountant_table,
     epsilon,
-    support_table,
 )
-from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
+from privacy.accounting.adversaries import Adversary, Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import (
     MOST_ROUNDS,
     RunningLedger,
@@ -25,10 +23,10 @@ __all__ = [
     "ACCOUNTANTS",
     "MOST_ROUNDS",
     "Accountant",
+    "Adversary",
     "EpsilonResult",
     "Epsilons",
     "RunningLedger",
-    "Support",
     "accountant_table",
     "affordable_rounds",
     "calibrate",
@@ -38,5 +36,4 @@ __all__ = [
     "epsilons",
     "filter_of",
     "require_affordable",
-    "support_table",
 ]

@@ -4,24 +4,7 @@ The first of `exact`, `pld` and `rdp` that supports *every* event of a ledger sp
 formula supports plain Gaussian releases; where it does, none of the others can be lower. An event
 that nobody supports raises: there is no silent fallback to a number that is not a bound.
 
-`accountant_table` asks every accountant about one ledger; `support_table` asks which kinds of
-events each of them can price.
-
-`largest_share_of_right_guesses` says what an epsilon means. Somebody wants to know which of two
-neighbouring worlds is the real one, and without looking is right half of the time. A mechanism is
-(epsilon, delta)-private exactly if no test that rejects the one world by mistake with probability a
-accepts it by mistake with a probability below
-
-    f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
-
-(Dong, Roth and Su 2022, Proposition 2.4, after Wasserman and Zhou 2010). Guesses are wrong with
-probability (a + f(a)) / 2, which is least where the two lines cross, at a = (1 - delta) / (1 +
-e^epsilon) = f(a). So at most
-
-    1 - (1 - delta) / (1 + e^epsilon)
-
-of all guesses are right. Under delta = 0 that is e^epsilon / (1 + e^epsilon), and it is reached by
-randomised response.
+`accountant_table` asks every accountant about one ledger.
 """
 
 from __future__ import annotations
@@ -29,16 +12,15 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from privacy._validate import require_member, require_probability
 from privacy.accounting import gaussian
-from privacy.accounting.composition import Composition, FixedSizeTerm, IntegerTerm, Term, compose
+from privacy.accounting.composition import Composition, compose
 from privacy.errors import UnsupportedEvent
-from privacy.events import RELATIONS, IntegerNoise, NoiseKind, Release
+from privacy.events import Release
 
 Accountant = Literal["auto", "exact", "pld", "rdp"]
 ACCOUNTANTS: tuple[str, ...] = get_args(Accountant)
@@ -165,87 +147,3 @@ def _price(composition: Composition, delta: float, name: str) -> float:
         return price(composition, delta, name).epsilon
     adapter = importlib.import_module("privacy.training.opacus_adapters")
     return float(adapter.prv_epsilon(composition, delta))
-
-
-_NOISE, _DELTA = 4.0, 1e-5
-"""Of the event that is asked about; enough noise for every accountant's grid."""
-
-
-@dataclass(frozen=True)
-class Support:
-    """Whether one accountant prices one kind of event under one relation.
-
-    Attributes:
-        event: The kind, in words.
-        relation: What a neighbour is.
-        accountant: "exact", "pld", "rdp" or "prv".
-        answer: "yes", or the accountant's reason why not.
-    """
-
-    event: str
-    relation: str
-    accountant: str
-    answer: str
-
-
-def support_table() -> tuple[Support, ...]:
-    """Ask every accountant about every kind of event under both relations.
-
-    Loads torch and Opacus for `prv`.
-
-    Returns:
-        The answers, by event, relation and accountant in that order.
-    """
-    return tuple(
-        Support(event, relation, accountant, _answer(relation, fields, accountant))
-        for event, fields in EVENTS.items()
-        for relation in RELATIONS
-        for accountant in TABLE
-    )
-
-
-def _answer(relation: Any, fields: Mapping[str, Any], accountant: str) -> str:
-    found = entry(Composition(relation, **fields), _DELTA, accountant)
-    return found.removeprefix("n/a: ") if isinstance(found, str) else "yes"
-
-
-def _sum_of_integers(kind: NoiseKind) -> dict[str, Any]:
-    noise = IntegerNoise(kind, share_deviation=100.0, shares=10, dimension=10)
-    return {"terms": (), "integer_terms": (IntegerTerm(_NOISE, noise, 1),)}
-
-
-EVENTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "gaussian": {"terms": (Term(_NOISE, 1.0, 1),)},
-        "poisson-sampled gaussian": {"terms": (Term(_NOISE, 0.1, 1),)},
-        "fixed-size cohort": {
-            "terms": (),
-            "fixed_size_terms": (FixedSizeTerm(_NOISE, 10, 100, 1),),
-        },
-        "discrete gaussian sum": _sum_of_integers("discrete_gaussian"),
-        "skellam sum": _sum_of_integers("skellam"),
-    }
-)
-"""One composition of each kind, as fields of `Composition`."""
-
-
-def largest_share_of_right_guesses(epsilon: float, delta: float) -> float:
-    """Return the largest share of right guesses of a fair coin under (epsilon, delta).
-
-    Args:
-        epsilon: At least 0; infinity where nothing is proven.
-        delta: At least 0 and below 1.
-
-    Returns:
-        From 1/2, where nothing can be learnt, to 1.
-
-    Raises:
-        ValueError: An argument is out of range.
-    """
-    if not epsilon >= 0.0:
-        raise ValueError(f"epsilon is {epsilon}; it must not be negative")
-    if delta:
-        require_probability(delta=delta)
-    # By the decaying exponential, which does not overflow.
-    tail = math.exp(-epsilon)
-    return 1.0 - (1.0 - delta) * tail / (1.0 + tail)

@@ -37,6 +37,7 @@ Kasiviswanathan 2019.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator
@@ -194,9 +195,20 @@ def pld_epsilon(composition: Composition, delta: float) -> float:
         raise UnsupportedEvent(
             f"PLDAccountant takes gigabytes at noise below {SMALLEST_NOISE:g} of the clipping norm"
         )
+    return float(_pld_accountant(composition).get_epsilon(delta))
+
+
+def pld_delta(composition: Composition, epsilon: float) -> float:
+    """Bound delta at an epsilon; the composition is one that `pld_epsilon` prices."""
+    return float(_pld_accountant(composition).get_delta(epsilon))
+
+
+# To compose takes seconds and to ask for another delta milliseconds.
+@functools.lru_cache(maxsize=8)
+def _pld_accountant(composition: Composition) -> PLDAccountant:
     accountant = PLDAccountant(NeighboringRelation[composition.relation.upper()])
     compose_all(accountant, composition, 1.0)
-    return float(accountant.get_epsilon(delta))
+    return accountant
 
 
 _FINE_ORDERS = (
@@ -219,7 +231,6 @@ def rdp_epsilon(composition: Composition, delta: float) -> float:
     `UnsupportedEvent` means that dp_accounting refuses a term, or would be inaccurate, as for a
     cohort of fixed size with very little or very much noise.
     """
-    relation = NeighboringRelation[composition.relation.upper()]
     sensitivity = sensitivity_over_norm(composition.relation)
     low, high = _FIXED_SIZE_NOISE
     for term in composition.fixed_size_terms:
@@ -228,16 +239,18 @@ def rdp_epsilon(composition: Composition, delta: float) -> float:
                 f"RdpAccountant bounds cohorts of fixed size for noise from {low:g} to {high:g} "
                 f"times the sensitivity only, not {term.noise_to_clip / sensitivity:g}"
             )
-    if composition.integer_terms:
-        return _epsilon_of_integers(composition, delta, relation, sensitivity)
-    accountant = RdpAccountant(neighboring_relation=relation)
-    compose_all(accountant, composition, sensitivity)
-    return float(accountant.get_epsilon(delta))
+    return min(float(one.get_epsilon(delta)) for one in _rdp_accountants(composition))
 
 
-def _epsilon_of_integers(
-    composition: Composition, delta: float, relation: NeighboringRelation, sensitivity: float
-) -> float:
+@functools.lru_cache(maxsize=64)
+def _rdp_accountants(composition: Composition) -> tuple[RdpAccountant, ...]:
+    """Return accountants of one composition, each of which gives a bound."""
+    relation = NeighboringRelation[composition.relation.upper()]
+    sensitivity = sensitivity_over_norm(composition.relation)
+    if not composition.integer_terms:
+        accountant = RdpAccountant(neighboring_relation=relation)
+        compose_all(accountant, composition, sensitivity)
+        return (accountant,)
     whole = any(term.noise.name == "skellam" for term in composition.integer_terms)
     orders = [order for order in _FINE_ORDERS if not whole or order == int(order)]
     found = []
@@ -248,5 +261,5 @@ def _epsilon_of_integers(
         for term in composition.integer_terms:
             rho, xi = line(term, sensitivity)
             accountant.compose(ZCDpEvent(rho, xi), term.count)
-        found.append(float(accountant.get_epsilon(delta)))
-    return min(found)
+        found.append(accountant)
+    return tuple(found)

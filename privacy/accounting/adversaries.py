@@ -31,14 +31,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from privacy._validate import require_member, require_probability
 from privacy.accounting.accountants import ACCOUNTANTS, Accountant, EpsilonResult, price
-from privacy.accounting.composition import compose, no_cohort
+from privacy.accounting.composition import Composition, compose, no_cohort
 from privacy.errors import UnsupportedEvent
 from privacy.events import IntegerNoise, Release
+
+Adversary = Literal["server", "peers", "observer", "claimed"]
+"""The fields of `Epsilons`."""
+Measure = Callable[[Composition], EpsilonResult]
+"""What one adversary learns of one client."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,20 @@ def epsilons_of(
 
     A ledger may be empty. `redrawn` are the runs in which a draw was thrown away.
     """
-    _require_priceable(clients, delta, accountant)
-    shown = [_shown(rows, delta, accountant) for rows in clients]
-    left = [_observed(rows, redrawn, delta, accountant) for rows in clients]
+    require_probability(delta=delta)
+    return worst_of(clients, redrawn, accountant, lambda one: price(one, delta, accountant))
+
+
+def worst_of(
+    clients: Sequence[Sequence[Release]],
+    redrawn: Collection[str],
+    accountant: Accountant,
+    measure: Measure,
+) -> Epsilons:
+    """Return the largest measure over clients, against each adversary, in the place of epsilon."""
+    _require_priceable(clients, accountant)
+    shown = [_shown(rows, measure) for rows in clients]
+    left = [_observed(rows, redrawn, measure) for rows in clients]
     names = {result.accountant for result in (*left, *(client.cost for client in shown))}
     return Epsilons(
         server=max(client.server for client in shown),
@@ -158,8 +175,9 @@ def claimed_of(
     clients: Sequence[Sequence[Release]], delta: float, accountant: Accountant
 ) -> EpsilonResult:
     """Price the ledgers of several clients, at least one; see `claimed_epsilon`."""
-    _require_priceable(clients, delta, accountant)
-    shown = [_shown(rows, delta, accountant) for rows in clients]
+    require_probability(delta=delta)
+    _require_priceable(clients, accountant)
+    shown = [_shown(rows, lambda one: price(one, delta, accountant)) for rows in clients]
     names = sorted({client.cost.accountant for client in shown})
     return EpsilonResult(max(client.claimed for client in shown), "+".join(names))
 
@@ -172,10 +190,7 @@ def _clients(ledger: Iterable[Release]) -> Sequence[Sequence[Release]]:
     return list(ledgers.values()) or [[]]
 
 
-def _require_priceable(
-    clients: Sequence[Sequence[Release]], delta: float, accountant: Accountant
-) -> None:
-    require_probability(delta=delta)
+def _require_priceable(clients: Sequence[Sequence[Release]], accountant: Accountant) -> None:
     require_member(ACCOUNTANTS, accountant=accountant)
     ledger = [row for rows in clients for row in rows]
     named = {row.mechanism.unit: row.mechanism.name for row in ledger if row.mechanism.claims}
@@ -191,10 +206,10 @@ def _require_priceable(
             )
 
 
-def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Shown:
+def _shown(rows: Sequence[Release], measure: Measure) -> _Shown:
     seen = [row for row in rows if row.charged and (row.cohort is None or row.cohort.is_drawn)]
     return _Shown(
-        price(compose(seen, no_cohort), delta, accountant),
+        measure(compose(seen, no_cohort)),
         any(row.mechanism.is_bare_to_server for row in seen),
         # A peer knows its own share; without a row of shares nothing says that others are enough.
         any(
@@ -205,9 +220,7 @@ def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Sh
     )
 
 
-def _observed(
-    rows: Sequence[Release], redrawn: Collection[str], delta: float, accountant: Accountant
-) -> EpsilonResult:
+def _observed(rows: Sequence[Release], redrawn: Collection[str], measure: Measure) -> EpsilonResult:
     """Price what the final parameters reveal: the smaller of two valid bounds.
 
     A pool entry shows that its client was drawn, so it voids the amplification of its run. So does
@@ -216,10 +229,9 @@ def _observed(
     """
     void = {row.run_id for row in rows if row.charged and row.channel == "pool"}.union(redrawn)
     last = [row for row in rows if row.channel != "metrics" or row.mechanism.is_in_steps]
-    unamplified = price(compose(last, no_cohort), delta, accountant)
+    unamplified = measure(compose(last, no_cohort))
     try:
-        composition = compose(last, lambda row: row.run_id not in void)
-        amplified = price(composition, delta, accountant)
+        amplified = measure(compose(last, lambda row: row.run_id not in void))
     except UnsupportedEvent:
         return unamplified
     return min(unamplified, amplified, key=lambda result: result.epsilon)

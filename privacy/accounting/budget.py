@@ -22,14 +22,16 @@ whole distribution, and no theorem here makes a limit on it a filter.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
-from privacy._validate import require_positive
+from privacy._validate import require_positive, require_probability
 from privacy.accounting.accountants import Accountant, EpsilonResult
-from privacy.accounting.adversaries import Epsilons, claimed_of, epsilons_of
+from privacy.accounting.adversaries import Adversary, Epsilons, claimed_of, epsilons_of, worst_of
 from privacy.accounting.composition import compose, no_cohort, round_digits
+from privacy.accounting.guesses import log_odds
 from privacy.errors import BudgetExhausted
 from privacy.events import Release
 
@@ -125,6 +127,27 @@ class RunningLedger:
                 priced[kind] = epsilons_of(rows, self._redrawn, delta, accountant)
             found[name] = priced[kind]
         return found
+
+    def right_guesses(
+        self, accountant: Accountant = "auto", prior: float = 0.5
+    ) -> dict[Adversary, float]:
+        """Return the largest share of right guesses about any client, by adversary.
+
+        Somebody knows all else, and holds one of two neighbouring worlds for real with probability
+        `prior`. The number follows from all that the accountant proves, not from one epsilon.
+
+        Raises:
+            UnsupportedEvent: As for `epsilons`.
+            ValueError: `accountant` or `prior` is not valid.
+        """
+        kinds = {frozenset(one.items()): one for one in self._clients.values()}.values()
+        # Whoever was charged for a part of what another was charged for is never priced higher.
+        clients = self._distinct(one for one in kinds if not any(one < more for more in kinds))
+        require_probability(prior=prior)
+        odds = worst_of(
+            clients, self._redrawn, accountant, lambda one: log_odds(one, prior, accountant)
+        )
+        return {name: 1.0 / (1.0 + math.exp(-getattr(odds, name))) for name in get_args(Adversary)}
 
     def claimed_with(
         self, planned: Iterable[Release], delta: float, accountant: Accountant = "auto"

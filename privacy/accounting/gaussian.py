@@ -58,11 +58,13 @@ def total_mu(composition: Composition) -> float:
 
 
 def log_delta_at(epsilon: float, mu: float) -> float:
-    """Return the natural logarithm of delta(epsilon) of the Gaussian mechanism, mu above 0.
+    """Return the natural logarithm of delta(epsilon) of the Gaussian mechanism.
 
-    It is rounded up to 0 where it is above -1e-86, and minus infinity where the two tails cannot be
-    told apart.
+    It is rounded up to 0 where it is above -1e-86, and minus infinity where mu is 0 or the two
+    tails cannot be told apart.
     """
+    if mu == 0.0:
+        return -math.inf
     a, b = mu / 2.0 - epsilon / mu, -mu / 2.0 - epsilon / mu
     if a > _SAFE:
         return 0.0
@@ -85,7 +87,7 @@ def epsilon_at(mu: float, delta: float) -> float:
     if not mu >= 0.0:
         raise ValueError(f"mu is {mu}; it must not be negative")
     log_delta = math.log(delta)
-    if mu == 0.0 or (math.isfinite(mu) and log_delta_at(0.0, mu) <= log_delta):
+    if math.isfinite(mu) and log_delta_at(0.0, mu) <= log_delta:
         return 0.0
     low, high = 0.0, mu * mu / 2.0 - mu * float(ndtri(delta))
     if not math.isfinite(high):

@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import pytest
 
+from docs.pages.accountants import support_table
 from privacy.accounting import (
     calibrate,
     claimed_epsilon,
     epsilon,
     epsilons,
     require_affordable,
-    support_table,
 )
 from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at

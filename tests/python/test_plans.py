@@ -38,6 +38,26 @@ def test_guesses_are_those_of_the_best_test(prior):
     assert found == pytest.approx(exact, abs=1e-6) and found >= exact - 1e-9
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"mechanism": "distributed_noise", "size": 100, "clients": 20},
+        {"mechanism": "distributed_noise", "size": 100, "clients": 20, "distribution": "skellam"},
+        {"mechanism": "dp_sgd", "sampling_probability": 0.1, "steps": 3},
+        {"mechanism": "central_noise", "size": 9, "clients": 20, "population": 1000},
+    ],
+)
+def test_more_noise_leaves_fewer_right_guesses_than_any_one_epsilon_says(more):
+    shares = []
+    for z in (2.0, 4.0, 8.0):
+        plan = sotto.Plan(rounds=4, noise_multiplier=z, **more)
+        shares.append(plan.guesses())
+        for delta in (1e-5, 0.01, 0.1, 0.3):
+            tail = math.exp(plan.epsilon(delta).claimed)
+            assert shares[-1] <= (tail + delta) / (tail + 1) + 1e-9
+    assert 1 > shares[0] > shares[1] > shares[2] > 0.5
+
+
 def test_nobody_guesses_better_than_certain_or_worse_than_the_prior():
     bare = sotto.Plan("none")
     assert bare.epsilon(1e-5).server == math.inf and bare.guesses() == 1.0

@@ -246,9 +246,16 @@ def refused(sotto: Command, run: Finished, said: str) -> None:
     assert verified.code == 3 and said in verified.err
 
 
-def test_edited_summary_is_not_reported(sotto: Command, own_copy: Finished) -> None:
-    edit_summary(own_copy, lambda summary: summary["rounds"][1]["epsilon"].update(peers=0.1))
-    refused(sotto, own_copy, "rounds[1].epsilon.peers is 0.1")
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda one: one["rounds"][1]["epsilon"].update(peers=0.1), "rounds[1].epsilon.peers is"),
+        (lambda one: one["right_guesses"].update(peers=0.5), "right_guesses.peers is 0.5"),
+    ],
+)
+def test_edited_summary_is_not_reported(sotto, own_copy, edit, said):
+    edit_summary(own_copy, edit)
+    refused(sotto, own_copy, said)
     chosen = ("--run", own_copy.run_id, "--head", own_copy.head)
     assert sotto("audit", "verify", *chosen, "--storage", own_copy.storage.url).code == 3
 

@@ -330,7 +330,7 @@ def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(sotto,
     assert [one["takes_part"] for one in before["clients"]] == [True] * 4
     own = client("budget", str(folder / "north" / "client.yaml"), "--json").document
     assert own["total"]["epsilon"] == before["clients"][1]["spent"]
-    told = shown(sotto, storage, "latest")
+    told = shown(sotto, storage, "latest", "--all")
     assert re.search(r"\bnorth\b", told) is None and "(client 2)" in told
     removed = sotto("federation", "remove", "latest", "north", "--storage", storage.url)
     assert (removed.code, removed.err) == (0, "")

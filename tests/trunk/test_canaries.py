@@ -353,7 +353,7 @@ def test_the_command_and_the_report_of_a_refuted_run_warn_first(
     sets = [part for one in given for part in ("--set", one)]
     answer = sotto("run", str(tmp_path / "audited.yaml"), *sets)
     assert answer.code == 1
-    assert answer.out.index("WARNING: REFUTED") < answer.out.index("method, data")
+    assert answer.out.index("WARNING: REFUTED") < answer.out.index("accuracy")
     (run,) = sotto("runs", "--json", "--storage", storage.url).document
     assert run["status"] == "finished"
     report = report_on(storage, storage.only_run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import yaml
 
 from platform.cli.command_line import config_names, run_names
 from platform.cli.output import epsilon
+from platform.cli.reporting import ScreenObserver
 from platform.cli.script import command_line
 from platform.config import load_config, parse_config
 from platform.experiment.environment import environment
@@ -88,18 +90,54 @@ def test_run_json_is_one_document_with_seed_and_device_as_overrides(sotto, confi
     assert (kept["seed"], kept["device"]) == (4, "cpu")
 
 
-def test_run_prints_one_line_a_round_and_the_report(sotto, config, storage):
-    answer = sotto("run", str(config), *CHEAP, "--storage", storage.url)
+def test_run_prints_what_report_prints(sotto, config, storage):
+    answer = sotto("run", str(config), *CHEAP, "--all", "--storage", storage.url)
     assert (answer.code, answer.err) == (0, "")
+    assert answer.out == sotto("report", "latest", "--all", "--storage", storage.url).out
     run_id = storage.only_run()
     summary = json.loads((storage.folder / run_id / "summary.json").read_text())
     assert answer.out.startswith(f"run {run_id}: ") and "delta 1e-05" in answer.out
     (line,) = (line for line in answer.out.splitlines() if line.split()[:1] == ["1"])
     (document,) = summary["rounds"]
     assert line.split()[1] == "5" and f"{100 * document['accuracy']['mean']:.1f}%" in line
-    assert "/".join(epsilon(document["epsilon"][name]) for name in ADVERSARIES) in line
-    assert "unit client" in answer.out
+    (spent,) = {epsilon(document["epsilon"][name]) for name in ADVERSARIES}
+    assert spent in line.split() and "unit client" in answer.out
     assert all(f"note: {text}" in answer.out for text in warnings_of(summary))
+    # Nobody reads a row without a number, or a digest.
+    assert "n/a" not in answer.out and summary["audit_head"]["hash"] not in answer.out
+
+
+@pytest.mark.parametrize("command", ["configs", "methods", "datasets", "schemas", "configs --keys"])
+def test_a_screen_has_25_lines_and_says_how_many_more_there_are(sotto, command):
+    short = sotto(*command.split()).out.splitlines()
+    every = sotto(*command.split(), "--all").out.splitlines()
+    assert len(short) <= 25
+    if command != "configs":
+        assert len(every) > 25 and re.fullmatch(r"\.\.\. \d+ more lines: --all", short[-1])
+
+
+def test_configurations_come_before_those_of_papers(sotto):
+    names = [one["name"] for one in sotto("configs", "--json").document]
+    own = [name for name in names if "/" not in name]
+    listed = sotto("configs", "--all").out.splitlines()
+    assert len(own) == 12 and [line.split()[0] for line in listed[2:-1]] == own
+    assert listed[-1] == f"{len(names) - len(own)} tables of papers: --papers"
+    assert "quickstart" not in sotto("configs", "--papers", "--all").out
+
+
+def test_without_a_terminal_progress_is_a_line_every_ten_seconds(capsys, monkeypatch):
+    """Thirty rounds of a second each."""
+    now = 0.0
+    monkeypatch.setattr("platform.cli.output.time.monotonic", lambda: now)
+    with ScreenObserver(quiet=False) as screen:
+        screen.run_started("run", 30, 0)
+        for number in range(1, 31):
+            now += 1.0
+            screen.round_finished({"round": number, "accuracy": {"mean": number / 100}})
+    told = capsys.readouterr()
+    known = ((10, 20), (20, 10), (30, 0))
+    lines = [f"round {n} of 30, accuracy {n}.0%, {left} s left" for n, left in known]
+    assert (told.out, told.err.splitlines()) == ("", lines)
 
 
 def test_runs_before_the_first_makes_no_database(sotto, tmp_path):
@@ -113,7 +151,7 @@ def test_runs_before_the_first_makes_no_database(sotto, tmp_path):
 @pytest.mark.slow
 def test_without_arguments_it_runs_the_quickstart(child_environment, tmp_path):
     done = python(child_environment, tmp_path, "-m", "platform.coordinator")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
     storage = Storage(tmp_path / "runs")
     run_id = storage.only_run()
     assert run_id.startswith("quickstart-")

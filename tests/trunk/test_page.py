@@ -54,7 +54,7 @@ def test_a_run_shows_what_report_and_budget_say(noised_run, sotto):
     assert f"{head['count']}:{head['hash']}" in shown
     for client in sotto("budget", noised_run.run_id, *place, "--json").document["clients"]:
         assert f"{client['pseudonym']} 8.00/8.00/8.00" in shown
-    assert "epsilon for server 8.00 at delta 1e-05" in shown
+    assert "8.00 against server, peers and observer, at delta 1e-05" in shown
 
 
 def test_the_audit_log_is_searched_as_by_audit_query(noised_run, sotto):

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -73,15 +74,15 @@ def test_the_document_holds_every_field_that_is_asked_of_it(honest_run: Finished
 
 def test_the_odds_are_worked_out_from_the_ledger_alone_and_rounded_up(honest_run: Finished) -> None:
     z = honest_run.noise_multiplier
-    epsilon = gaussian_epsilon(z, 2)
-    expected = 100 * (math.exp(epsilon) + 1e-5) / (math.exp(epsilon) + 1)
+    # The best test between two normal laws at a distance of mu errs with Phi(-mu / 2).
+    expected = 100 * NormalDist().cdf(2 * math.sqrt(2) / z / 2)
     for _, figure in report_of(honest_run).odds:
         assert figure is not None
         assert figure.value == pytest.approx(expected, rel=1e-9)
-        # Two decimals, never less than the truth.
-        assert float(figure.text) >= expected > float(figure.text) - 0.01
+        # One decimal, never less than the truth.
+        assert float(figure.text) >= expected > float(figure.text) - 0.1
     # A share reads 100 only where nothing is left.
-    shares = {0.5: "50", 0.73110000001: "73.12", 0.99996: "99.996", 1.0 - 1e-16: "100"}
+    shares = {0.5: "50", 0.73110000001: "73.2", 0.99996: "99.996", 1.0 - 1e-16: "100"}
     assert {share: of_a_hundred(share) for share in shares} == shares
     epsilons = {7.9999978: "8.00", 0.0: "0.00", 226.2: "227", math.inf: "infinite"}
     assert {value: epsilon_text(value) for value in epsilons} == epsilons
@@ -104,6 +105,14 @@ def test_seeded_noise_is_said_to_protect_nobody_in_the_sentence_itself(noised_ru
     assert not any("at most 99.97 are with it" in line for line in said)
     for hazard in ("Models memorise", "The trust that is assumed does not hold"):
         assert answers(report)[hazard][0] == "hazard"
+
+
+def epsilon_of(report: Any) -> Figure:
+    """Epsilon against the server, in the table of odds."""
+    (table,) = [b for b in section(report, "odds").blocks if isinstance(b, Table)]
+    found = table.rows[0][2][0]
+    assert isinstance(found, Figure)
+    return found
 
 
 def test_epsilons_are_those_of_the_run_and_of_the_formula(honest_run: Finished) -> None:
@@ -141,7 +150,7 @@ def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Fi
         assert all(1 <= entry <= last for entry in basis.entries)
     assert report.bases == bases_of(report.sections[:-1])
     # A number of one client rests on exactly its rows.
-    basis = dict(report.odds)["server"].basis
+    basis = epsilon_of(report).basis
     query = "SELECT round_number, attempt, channel FROM ledger WHERE pseudonym = ?"
     found = rows(query, *basis.pseudonyms)
     assert sorted(basis.places) == sorted(found) and len(found) == 2
@@ -267,7 +276,7 @@ def test_the_client_that_has_spent_most_is_the_one_that_is_stated(storage: Stora
     most = max(count for _, count in rows)
     assert min(count for _, count in rows) < most or len(rows) < 5
     report = report_of(run)
-    basis = dict(report.odds)["server"].basis
+    basis = epsilon_of(report).basis
     (client,) = basis.pseudonyms
     assert dict(rows)[client] == most == len(basis.places)
     found = [one for one in figures(report) if one.basis == basis]

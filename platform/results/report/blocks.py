@@ -195,7 +195,7 @@ def of_a_hundred(share: float) -> str:
     """Return a share from 0 to 1 as a number of 100, rounded up."""
     hundred = 100.0 * share
     # As many digits as a share below 1 needs to read less than 100.
-    for digits in range(2, 13):
+    for digits in range(1, 13):
         scale = 10**digits
         # Without the last factor, 75.00000000000001 would read 75.01.
         rounded = math.ceil(hundred * scale * (1.0 - 4e-16)) / scale

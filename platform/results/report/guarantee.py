@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from platform.experiment.caveats import caveats_of
-from platform.protection.charging import as_releases, is_charged
+from platform.protection.charging import as_releases
 from platform.results.report.blocks import (
     Block,
     Figure,
@@ -23,7 +23,7 @@ from platform.results.report.blocks import (
 )
 from platform.results.report.subject import Subject
 from platform.rounds.documents import ADVERSARIES
-from privacy import IntegerNoise, epsilons, largest_share_of_right_guesses
+from privacy import IntegerNoise, epsilons
 
 SEES: Final = {
     "server": "the coordinator: who takes part, the sums, and pool entries as they are uploaded",
@@ -109,10 +109,10 @@ def odds_section(subject: Subject) -> Section:
             ),
         ),
         paragraph(
-            "The number of right guesses follows from epsilon and delta alone, as "
-            "100 (e^epsilon + delta) / (e^epsilon + 1), rounded up. It bounds every attack, known "
-            "or unknown. It does not bound what other people's data tell about a person: anyone "
-            "can learn that a trait is common, with or without that person."
+            "The number of right guesses follows from all that the accountant proves of the noise "
+            "in the ledger, and is rounded up. It bounds every attack, known or unknown. It does "
+            "not bound what other people's data tell about a person: anyone can learn that a "
+            "trait is common, with or without that person."
         ),
         paragraph(
             "A fourth adversary reads the coordinator's disk after the run; see what is not "
@@ -146,13 +146,29 @@ def _sentence(subject: Subject, adversary: str) -> Paragraph:
 
 def right_guesses(subject: Subject, adversary: str) -> Figure | None:
     """Return how many guesses of a hundred may be right; None before a release is priced."""
-    figure, value = subject.epsilon(adversary), subject.epsilons[adversary]
-    if value is None:
+    if subject.right_guesses is None:
         return None
-    # Delta is part of the price of a release: without a release nobody learns anything.
-    delta = subject.delta if any(map(is_charged, subject.rows)) else 0.0
-    share = largest_share_of_right_guesses(value, delta)
-    return Figure(of_a_hundred(share), 100.0 * share, figure.basis)
+    share = subject.right_guesses[adversary]
+    basis = subject.basis("all charged ledger rows, composed by the accountant", subject.rows)
+    return Figure(of_a_hundred(share), 100.0 * share, basis)
+
+
+def guess_words(document: Mapping[str, Any]) -> str:
+    """Return in a sentence what a summary or budget proves about guesses at even odds."""
+    shares, unit = document["right_guesses"], document["unit"]
+    if unit is None:
+        return "nothing is proven: all guesses may be right"
+    if document.get("noise_source") == "seeded":
+        return "nobody is protected: anyone with the seed can remove the noise"
+    counts = {name: of_a_hundred(share) for name, share in shares.items()}
+    most = [f"{count} ({name})" for name, count in counts.items()]
+    if len(set(counts.values())) == 1:
+        most = [counts["server"]]
+    question = _of(QUESTIONS, unit, document["relation"])
+    return (
+        f"whoever knows everything else and starts with even odds is right at most "
+        f"{', '.join(most)} of 100 times about {question}"
+    )
 
 
 _BEYOND: Final = (1, 2, 5, 10)

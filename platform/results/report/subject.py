@@ -10,7 +10,7 @@ from typing import Any
 from platform.agreement import Agreed
 from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
-from platform.agreement.statements import unfinished_document
+from platform.agreement.statements import guesses_of, unfinished_document
 from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.errors import RunStopped
 from platform.protection.sums import SecureTerms, terms_of_others
@@ -176,6 +176,11 @@ class Subject:
         if self.agreed.is_unpriced:
             return dict.fromkeys(ADVERSARIES)
         return {name: getattr(self.budget.epsilons, name) for name in ADVERSARIES}
+
+    @cached_property
+    def right_guesses(self) -> Mapping[str, float] | None:
+        """The largest share of right guesses against each adversary; None as for `epsilons`."""
+        return guesses_of(self.agreed)
 
     def worst(self, adversary: str) -> ClientBudget | None:
         """Return the client with the largest epsilon against an adversary; None without clients."""
