@@ -314,13 +314,13 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
     assert sorted(before.values())[0] == "finished" and len(before) == 2
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert error.count("\n") == 1 and "is interrupted" in error
+        assert "Traceback" not in error and "is interrupted" in error.splitlines()[-1]
         assert sorted(before.values()) == ["finished", "interrupted"]
     else:
         assert process.returncode == -signal.SIGKILL
     with sweep_process(small, storage, tmp_path, child_environment) as again:
         out, error = again.communicate(timeout=200)
-    assert (again.returncode, error) == (0, "")
+    assert again.returncode == 0, error
     assert "1 of them" in out.splitlines()[0]
     after = dict(statuses(storage))
     assert set(before) < set(after) and list(after.values()) == ["finished"] * 3
