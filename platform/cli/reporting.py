@@ -37,6 +37,7 @@ from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
+from platform.results.inference import Interval, gains, paired, per_client
 from platform.results.reading import agreed_run, numbers_of, resolved_once
 from platform.results.report.document import budget_report
 from platform.results.report.empirical import OtherClaim, read_audit
@@ -279,14 +280,18 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     # The gain is a difference of the protocol's headline, by default of the clients' accuracy.
     headline = HEADLINES.get(final.get("protocol", {}).get("name"))
     of = "" if headline is None else f" of {headline}"
+    chance = {
+        name: f"; {one.chance('clients')}" if one else "" for name, one in gains(summary).items()
+    }
     if gain is not None:
-        rows.append(("gain over local", f"{100 * gain:+.1f} points{of}"))
+        text = f"{100 * gain:+.1f} points{of}{chance['gain_over_local']}"
+        rows.append(("gain over local", text))
     worth, silent = summary["worth_of_sharing"], summary["silent"]
     if worth is not None and silent is not None:
         noise = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
         text = (
             f"{100 * worth:+.1f} points{of} over the same run with uploads of zeros "
-            f"({fraction(silent['bare'])}{noise})"
+            f"({fraction(silent['bare'])}{noise}){chance['worth_of_sharing']}"
         )
         rows.append(("worth of sharing", text))
     rows += _guarantee(final["epsilon"], summary, "epsilon")
@@ -403,6 +408,9 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
                 "gain_over_local": numbers.document["gain_over_local"]
                 if numbers.finished
                 else None,
+                "gain": _tested(gains(numbers.document)["gain_over_local"])
+                if numbers.finished
+                else None,
                 "epsilon": numbers.epsilons,
                 "mechanism": config.privacy.mechanism,
                 "unit": facts.unit,
@@ -420,13 +428,24 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
         is_alike = len(of) == len(settings) and len({json.dumps(v) for v in of.values()}) == 1
         if not is_alike and key.partition(".")[0] not in ELSEWHERE:
             differences[key] = of
+    difference = None
+    # Clients can be paired if they hold the same data.
+    is_paired = not any(key.partition(".")[0] in ("task", "seed", "seeds") for key in differences)
+    if len(runs) == 2 and is_paired:
+        first, second = (per_client(numbers_of(run).final) for run in runs)
+        difference = paired(first, second)
     return {
         "runs": shown,
+        "difference": _tested(difference),
         "differences": differences,
         "epsilons_differ_in": [
             name for name in TERMS if len({json.dumps(one[name]) for one in claiming}) > 1
         ],
     }
+
+
+def _tested(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else found.document()
 
 
 def _compared_words(document: Document) -> Iterator[Said]:
@@ -438,8 +457,12 @@ def _compared_words(document: Document) -> Iterator[Said]:
         (label, *(fraction(one["accuracy"][name]) for one in runs))
         for label, name in (("accuracy", "mean"), ("std", "std"), ("worst client", "worst"))
     ]
-    gains = [one["gain_over_local"] for one in runs]
-    rows.append(("gain over local", *("-" if g is None else f"{100 * g:+.1f}" for g in gains)))
+    gained = [one["gain_over_local"] for one in runs]
+    rows.append(("gain over local", *("-" if g is None else f"{100 * g:+.1f}" for g in gained)))
+    if any(one["gain"] for one in runs):
+        known = [one["gain"] and Interval(**one["gain"]) for one in runs]
+        rows.append(("its 95% interval", *(one.bounds() if one else "-" for one in known)))
+        rows.append(("beyond chance", *(one.answer if one else "-" for one in known)))
     spent = {f"epsilon for {n}": [epsilon(one["epsilon"][n]) for one in runs] for n in ADVERSARIES}
     if len({tuple(row) for row in spent.values()}) == 1:
         spent = {"epsilon": spent["epsilon for server"]}
@@ -448,6 +471,10 @@ def _compared_words(document: Document) -> Iterator[Said]:
         texts = {run: v if isinstance(v, str) else json.dumps(v) for run, v in of.items()}
         rows.append((key, *(texts.get(run, "-") for run in numbers)))
     yield table(None, ("result, and settings that differ", *numbers.values()), rows)
+    if document["difference"]:
+        yield f"run 1 less run 2: {Interval(**document['difference']).words('clients')}"
+    elif len(runs) == 2:
+        yield "note: other data or another seed: `sotto study` tests a difference over seeds"
     if differ := document["epsilons_differ_in"]:
         yield f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}"
     for one in runs:

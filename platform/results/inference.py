@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from platform.results.numbers import student
@@ -42,10 +42,19 @@ class Interval:
         """Whether p is below the level."""
         return self.p < LEVEL
 
+    @property
+    def answer(self) -> str:
+        """The answer as tables show it."""
+        return "yes" if self.is_beyond_chance else "no"
+
     def words(self, pairs: str) -> str:
         """Return the mean in points, and the answer; `pairs` names them, such as `clients`."""
-        answer = "beyond chance" if self.is_beyond_chance else "not beyond chance"
-        return f"{self.points()} points, 95% over {self.n} {pairs} {self.bounds()}: {answer}"
+        return f"{self.points()} points, {self.chance(pairs)}"
+
+    def chance(self, pairs: str) -> str:
+        """Return the interval and the answer."""
+        said = "" if self.is_beyond_chance else "not "
+        return f"95% over {self.n} {pairs} {self.bounds()}: {said}beyond chance"
 
     def points(self) -> str:
         """Return the mean in points."""
@@ -57,10 +66,7 @@ class Interval:
 
     def document(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
-        return {
-            **{"mean": self.mean, "low": self.low, "high": self.high, "p": self.p, "n": self.n},
-            "beyond_chance": self.is_beyond_chance,
-        }
+        return asdict(self)
 
 
 def interval(differences: Sequence[float]) -> Interval | None:
@@ -90,11 +96,16 @@ def interval(differences: Sequence[float]) -> Interval | None:
 def paired(
     first: Sequence[float | None] | None, second: Sequence[float | None] | None
 ) -> Interval | None:
-    """Return the mean of `first - second` over pairs in which both are known."""
+    """Return the mean of `first - second` over pairs in which both are known.
+
+    None if all pairs are alike: then all clients share two models and their test images, which is
+    one measurement.
+    """
     if first is None or second is None or len(first) != len(second):
         return None
-    known = [(a, b) for a, b in zip(first, second, strict=True) if None not in (a, b)]
-    return interval([a - b for a, b in known])  # type: ignore[operator]
+    pairs = zip(first, second, strict=True)
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    return interval([a - b for a, b in known]) if len(set(known)) > 1 else None
 
 
 def holm(ps: Sequence[float]) -> list[float]:

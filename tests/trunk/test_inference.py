@@ -45,6 +45,8 @@ def test_pairs_of_which_one_is_unknown_do_not_count():
     found = paired([0.5, None, 0.7, 0.9], [0.4, 0.1, None, 0.6])
     assert found is not None and (found.n, found.mean) == (2, pytest.approx(0.2))
     assert paired([0.5], [0.5, 0.6]) is None and paired(None, [0.5]) is None
+    # One model of all clients on test images of all: fifty times the same number.
+    assert paired([0.9] * 50, [0.2] * 50) is None
 
 
 def test_holm_by_hand():

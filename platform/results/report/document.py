@@ -14,6 +14,7 @@ from typing import Final
 
 from platform.agreement.budgets import RunBudget
 from platform.data.catalogue import dataset_infos
+from platform.results.inference import gains
 from platform.results.report.blocks import (
     Basis,
     Block,
@@ -323,21 +324,23 @@ def _usefulness(subject: Subject) -> Iterator[Block]:
             "carry no noise and are in no ledger."
         )
     hidden = "not measured here: it is known to the clients only"
-    gains: list[tuple[str, Piece]] = []
+    shown, tested = list[tuple[str, Piece]](), gains(summary)
     for term, field in (
         ("Gain over each client alone", "gain_over_local"),
         ("Worth of sharing", "worth_of_sharing"),
     ):
         gain = summary[field]
         text = "not measured in this run" if gain is None else f"{100 * gain:+.1f} points"
-        gains.append((term, text if gain is None else Figure(text, gain, subject.stated(field))))
+        if (one := tested[field]) is not None:
+            text = one.words("clients")
+        shown.append((term, text if gain is None else Figure(text, gain, subject.stated(field))))
     yield facts(
         ("Method and data", f"{summary['method']} on {summary['dataset']}"),
         ("Measured on", measured_on or "each client's own test examples"),
         ("Mean over clients", _accuracy(subject, "mean", hidden)),
         ("Worst client", _accuracy(subject, "worst", hidden)),
         ("Spread over clients (standard deviation)", _accuracy(subject, "std", hidden)),
-        *gains,
+        *shown,
     )
     yield paragraph(
         "Gain over each client alone compares the federation with clients that train by "

@@ -105,7 +105,7 @@ TESTS_FILE: Final = "tests.csv"
 def tests_csv(tables: Sequence[Table]) -> str:
     """Return one line a paired test, in the order of the tables."""
     found = [one.document() for table in tables for one in table.tests]
-    columns = ("first", "second", "column", "mean", "low", "high", "p", "n", "beyond_chance")
+    columns = ("first", "second", "column", "mean", "low", "high", "p", "n")
     return csv_text(columns, [tuple(one[name] for name in columns) for one in found])
 
 
