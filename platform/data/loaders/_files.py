@@ -24,7 +24,7 @@ from platform.errors import DataError
 
 IMAGE_ENDINGS: Final = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".gif"),
-    *(".webp", ".ppm", ".pgm", ".pbm"),
+    *(".webp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff"),
 )
 LONGEST_NAME: Final = 200
 """In characters; a class's name goes into captions and reports."""
