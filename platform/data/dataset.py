@@ -32,7 +32,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 Indices = NDArray[np.int64]
 MOST_PIXELS: Final = 80_000_000
@@ -189,9 +189,13 @@ def image_digests(images: Images, rows: Indices) -> list[bytes]:
     Raises:
         DataError: If a file cannot be read.
     """
+    digests, faults = [], Faults()
     if isinstance(images, ImageFiles):
-        return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
-    digests = []
+        for row in rows:
+            with faults:
+                digests.append(hashlib.sha256(images.bytes_of(int(row))).digest())
+        faults.require_none()
+        return digests
     for i in range(len(rows)):
         image = np.asarray(images[rows[i : i + 1]])
         shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
@@ -297,6 +301,8 @@ class Dataset:
             the place is empty: a client of such a domain validates with nothing else.
         recognised: Sentences about a layout that the loader recognised by itself.
         superclasses: The superclass of each class, in label order; empty without superclasses.
+        domains_are: What the domains are, in a word for people.
+        faults: Sentences on what was left out; a run refuses the data set with them.
     """
 
     name: str
@@ -308,6 +314,8 @@ class Dataset:
     holds_back: tuple[int, ...] = ()
     recognised: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
+    domains_are: Literal["domains", "clients"] = "domains"
+    faults: tuple[str, ...] = ()
 
     @property
     def modality(self) -> Modality:
