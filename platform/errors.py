@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final
 
 MOST_NAMED: Final = 10
@@ -86,39 +85,29 @@ class ConfigError(PlatformError):
     def __str__(self) -> str:
         """Return the sentences, in lines."""
         shown, more = self.faults[:MOST_FAULTS], len(self.faults) - MOST_FAULTS
-        lines = shown if len(shown) == 1 else [line.replace("\n", "\\n") for line in shown]
-        return "\n".join([*lines, *([f"and {more:,} faults more"] if more > 0 else [])])
+        return "\n".join([*shown, *([f"and {more:,} faults more"] if more > 0 else [])])
 
 
 class DataError(ConfigError):
     """A data set's file or label, what is wrong with it, and what is valid."""
 
 
-class Faults:
+class Faults(list[str]):
     """Keeps the `DataError`s of each block `with` it, so that a user sees all faults at once."""
-
-    def __init__(self) -> None:
-        """Keep none yet."""
-        self.found: list[str] = []
 
     def __enter__(self) -> None:
         """Begin a block."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
         """Keep the block's faults, and go on after it."""
         if isinstance(error, DataError):
-            self.found += error.faults
+            self.extend(error.faults)
         return isinstance(error, DataError)
 
     def require_none(self) -> None:
         """Raise all that was kept."""
-        if self.found:
-            raise DataError(*self.found)
+        if self:
+            raise DataError(*self)
 
 
 class UnknownRun(PlatformError):

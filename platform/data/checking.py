@@ -43,14 +43,15 @@ def require_sound(dataset: Dataset, classes: Sequence[str] = ()) -> None:
 
 
 def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
-    faults = Faults()
-    faults.found += dataset.faults
+    faults = Faults(dataset.faults)
+    if len(dataset.classes) == 1:
+        faults.append(f"task.root: {dataset.name} has one class; valid: at least two")
     rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
     with faults:
         require_every_class(dataset, dataset.train.labels[rows], classes)
     for split, side in ((dataset.train, "training"), (dataset.test, "test")):
         if not split.num_examples:
-            faults.found.append(
+            faults.append(
                 f"task.root: {dataset.name} has no {side} example; valid: at least one of each side"
             )
             continue
@@ -71,7 +72,7 @@ def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
                         f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
                         f"valid: 0 to {len(names) - 1}"
                     )
-    return faults.found
+    return faults
 
 
 def require_every_class(dataset: Dataset, labels: Indices, classes: Sequence[str]) -> None:

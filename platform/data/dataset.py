@@ -32,7 +32,7 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.errors import DataError, Faults
+from platform.errors import DataError
 
 Indices = NDArray[np.int64]
 MOST_PIXELS: Final = 80_000_000
@@ -189,13 +189,9 @@ def image_digests(images: Images, rows: Indices) -> list[bytes]:
     Raises:
         DataError: If a file cannot be read.
     """
-    digests, faults = [], Faults()
     if isinstance(images, ImageFiles):
-        for row in rows:
-            with faults:
-                digests.append(hashlib.sha256(images.bytes_of(int(row))).digest())
-        faults.require_none()
-        return digests
+        return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
+    digests = []
     for i in range(len(rows)):
         image = np.asarray(images[rows[i : i + 1]])
         shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
@@ -225,12 +221,12 @@ def _require_plain(image: Any, name: str) -> None:
     with suppress(EOFError):
         image.seek(1)
         raise DataError(
-            f"task.root: {name!r} has several pages; valid is one image in each file, such as one "
-            "page of a stack"
+            f"task.root: {name!r} has several pages; valid is one, such as one of a stack"
         )
-    bits, white = image.tag_v2.get(258, (1,)), image.tag_v2.get(262) == 0
-    grey16 = image.mode.startswith("I;16") and bits == (16,) and not white
-    if image.mode[0] in "IF" and not grey16:
+    # The tags are the bits of a value, and whether 0 is white.
+    bits, is_white = image.tag_v2.get(258, (1,)), image.tag_v2.get(262) == 0
+    is_grey = image.mode.startswith("I;16") and bits == (16,) and not is_white
+    if image.mode[0] in "IF" and not is_grey:
         raise DataError(
             f"task.root: {name!r} has values of {bits[0]} bits in the mode {image.mode}; valid are "
             "8 bits, or 16 without a sign from black to white"

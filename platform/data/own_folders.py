@@ -186,7 +186,7 @@ def recognise(root: Path, faults: Faults, *, beside: Collection[str] = ()) -> Gr
     # In the order of the sentence: training, validation, test.
     parts = sorted(split, key=lambda name: list(WORDS).index(split[name]))
     for part in parts or ("",):
-        base, use, before, known = root / part, split.get(part), len(found), len(faults.found)
+        base, use, before, known = root / part, split.get(part), len(found), len(faults)
         inside: tuple[str, ...] = () if part else folders
         with faults:
             inside = inside or _folders(base, root, faults)
@@ -205,8 +205,8 @@ def recognise(root: Path, faults: Faults, *, beside: Collection[str] = ()) -> Gr
                 found += [Listed(f"{path}/{one}", name, use) for one in images]
                 names.add(name)
         # One image less must not make an unreadable folder readable.
-        if len(found) == before and len(faults.found) == known and use in (None, "train"):
-            faults.found.append(
+        if len(found) == before and len(faults) == known and use in (None, "train"):
+            faults.append(
                 f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
             )
     classes = tuple(sorted(names))
@@ -240,13 +240,12 @@ def _folders(
 ) -> tuple[str, ...]:
     """Return names of a folder's folders; it may hold nothing else."""
     folders, files = listed(folder, root, faults)
-    for name in files:
-        with faults:
-            if name not in beside:
-                raise DataError(
-                    f"task.root: {str(folder / name)!r} lies in no class's folder; valid are "
-                    f"{LAYOUTS}, and no other files"
-                )
+    faults += [
+        f"task.root: {str(folder / name)!r} lies in no class's folder; valid are {LAYOUTS}, and no "
+        "other files"
+        for name in files
+        if name not in beside
+    ]
     if not folders:
         raise DataError(f"task.root: {str(folder)!r} is empty; valid are {LAYOUTS}")
     return folders

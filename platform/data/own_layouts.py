@@ -266,7 +266,7 @@ def _layout_of_list(
     strange = Faults()
     with strange:
         by_folders = _by_folders(root, files, strange)
-    if strange.found:
+    if strange:
         return layout
     # A single class may be a heap of images that the list tells apart.
     if len(by_folders.words) < 2:

@@ -85,33 +85,25 @@ def reading_of_rows(
         raise DataError(f"task.root: {place} lists no image; valid is at least one")
     with faults:
         require_distinct((row.path for row in rows), place)
-    local = Faults()
     for column in COLUMNS:
         filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
-        with local:
-            if len(filled) == 2:
-                raise DataError(
-                    f"task.root: {place} has no {column} for {filled[False]!r} and has one for "
-                    f"{filled[True]!r}; valid is one for each image, or for none"
-                )
-    told = sorted({row.split for row in rows} - {""})
-    for split in (*told, *(parts if rows[0].split else ())):
-        with local:
-            if split.strip().casefold() not in SPLIT_NAMES:
-                raise DataError(
-                    f"task.root: {place} has the split {split[:80]!r}; valid: "
-                    f"{', '.join(SPLIT_NAMES)}"
-                )
-    # Who holds what, and what for, would be a guess from here on.
-    local.require_none()
+        if len(filled) == 2:
+            faults.append(
+                f"task.root: {place} has no {column} for {filled[False]!r} and has one for "
+                f"{filled[True]!r}; valid is one for each image, or for none"
+            )
     uses: dict[str, Use | None] = {"": None}
-    uses |= {split: SPLIT_NAMES[split.strip().casefold()] for split in told}
+    for split in sorted({row.split for row in rows} | set(parts if rows[0].split else ())):
+        uses[split] = SPLIT_NAMES.get(split.strip().casefold())
+        if split and uses[split] is None:
+            faults.append(
+                f"task.root: {place} has the split {split[:80]!r}; valid: {', '.join(SPLIT_NAMES)}"
+            )
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
-    places = frozenset(
-        SPLIT_NAMES[part.strip().casefold()] for part in (parts or WORDS) if rows[0].split
-    )
+    told = [SPLIT_NAMES.get(part.strip().casefold()) for part in parts or WORDS if rows[0].split]
+    places = frozenset(use for use in told if use is not None)
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
@@ -208,9 +200,8 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
     place = conjoined(repr(str(root / name)) for name in names)
     labels = _in_order({row.name for row in rows}, place, faults)
     noun = "column" if len(ignored) == 1 else "columns"
-    base, rows = _base(root, rows, place, faults)
     return reading_of_rows(
-        base,
+        _base(root, [row.path for row in rows], place),
         rows,
         labels,
         faults,
@@ -250,7 +241,7 @@ def read_split(root: Path, name: str, faults: Faults) -> OwnReading:
         for part, entries in parts.items()
         for entry in entries
     ]
-    base, rows = _base(root, rows, place, faults)
+    base = _base(root, [row.path for row in rows], place)
     return reading_of_rows(base, rows, classes, faults, layout="split_file", place=place)
 
 
@@ -300,21 +291,14 @@ def _in_order(names: set[str], place: str, faults: Faults) -> list[str]:
     return sorted(names)
 
 
-def _base(root: Path, rows: list[Row], place: str, faults: Faults) -> tuple[Path, list[Row]]:
-    """Return the folder that paths are relative to, and the rows whose files it has.
-
-    The folder is the root, or one in it.
-    """
+def _base(root: Path, paths: Sequence[str], place: str) -> Path:
+    """Return the folder that paths are relative to: the root, or the folder in it that has them."""
     base = root
-    if rows and not is_there(root / rows[0].path):
+    if paths and not is_there(root / paths[0]):
         inside = (root / name for name in subfolders(root, root))
-        base = next((folder for folder in inside if is_there(folder / rows[0].path)), root)
-    base, known = base.resolve(), len(faults.found)
-    with faults:
-        require_present(base, [row.path for row in rows], place)
-    if len(faults.found) > known:
-        rows = [row for row in rows if is_there(base / row.path)]
-    return base, rows
+        base = next((folder for folder in inside if is_there(folder / paths[0])), root).resolve()
+    require_present(base, paths, place)
+    return base
 
 
 MARKS: Final = ("dataset_dict.json", "state.json")

@@ -85,7 +85,7 @@ def listed(
             for entry in entries:
                 if entry.name.startswith(".") or entry.name.lower() in _CLUTTER:
                     continue
-                with faults or nullcontext():
+                with nullcontext() if faults is None else faults:
                     if entry.is_symlink():
                         require_inside(Path(entry.path), root)
                     (folders if entry.is_dir() else files).append(entry.name)
@@ -103,12 +103,10 @@ def image_names(folder: Path, root: Path, faults: Faults | None = None) -> tuple
     """Return names of a folder's images in ASCII order; anything else but clutter is refused."""
     folders, files = listed(folder, root, faults)
     strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
-    for name in (*folders, *strange):
-        with faults or nullcontext():
-            raise DataError(
-                f"task.root: {str(folder / name)!r} lies among images and is not one; valid "
-                f"endings: {', '.join(IMAGE_ENDINGS)}"
-            )
+    with nullcontext() if faults is None else faults:
+        if wrong := [*folders, *strange]:
+            said = f"lies among images and is not one; valid endings: {', '.join(IMAGE_ENDINGS)}"
+            raise DataError(*(f"task.root: {str(folder / name)!r} {said}" for name in wrong))
     return tuple(name for name in files if name not in strange)
 
 

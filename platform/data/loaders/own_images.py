@@ -49,7 +49,7 @@ from platform.data.partition import (
     draw_below,
     draw_tests,
 )
-from platform.errors import ConfigError, DataError, Faults
+from platform.errors import DataError, Faults
 
 _CLIENTS: Final = "client_folders"
 _MERGED: Final = ("shared_ratio", "hierarchical_dirichlet")
@@ -90,18 +90,9 @@ def load(name: str, request: DataRequest) -> Dataset:
     for testing, and where a client's files do not say which images are for testing.
     """
     faults = Faults()
-    try:
-        dataset = _load(name, request, faults)
-    except ConfigError as error:
-        if not faults.found:
-            raise
-        raise DataError(*faults.found, *error.faults) from error
-    if len(dataset.classes) == 1 and not faults.found:
-        faults.found.append(
-            f"task.root: {str(request.root)!r} has one class, {dataset.classes[0]!r}; valid are at "
-            "least two"
-        )
-    return replace(dataset, faults=tuple(faults.found))
+    with faults:
+        return replace(_load(name, request, faults), faults=tuple(faults))
+    raise DataError(*faults)
 
 
 def _load(name: str, request: DataRequest, faults: Faults) -> Dataset:

@@ -82,7 +82,7 @@ def test_what_is_no_image_of_a_valid_format() -> None:
 
 def test_tiff_is_one_page_of_values_with_a_fixed_place_in_eight_bits() -> None:
     page = halves()
-    with pytest.raises(DataError, match=r"'x' has several pages; valid is one image"):
+    with pytest.raises(DataError, match=r"'x' has several pages; valid is one"):
         decode(encoded(page, "TIFF", save_all=True, append_images=[page]), "x")
     for values in (np.float32, np.int32):
         odd = Image.fromarray(np.full((2, 2), 70_000, values))
