@@ -46,9 +46,6 @@ def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
     faults = Faults(dataset.faults)
     if len(dataset.classes) == 1:
         faults.append(f"task.root: {dataset.name} has one class; valid: at least two")
-    rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
-    with faults:
-        require_every_class(dataset, dataset.train.labels[rows], classes)
     for split, side in ((dataset.train, "training"), (dataset.test, "test")):
         if not split.num_examples:
             faults.append(
@@ -72,6 +69,9 @@ def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
                         f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
                         f"valid: 0 to {len(names) - 1}"
                     )
+    rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
+    with faults:
+        require_every_class(dataset, dataset.train.labels[rows], classes if len(rows) else ())
     return faults
 
 

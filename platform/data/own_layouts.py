@@ -194,7 +194,7 @@ def recognise_own(
         n for n in files if n not in about and not (given and (root / n).resolve() == given)
     )
     layout = hints.layout or _recognised(root, folders, named, one_holder)
-    reading = _read(root, layout, folders, named, faults)
+    reading = _read(root, layout, folders, named, faults=faults)
     if one_holder and reading.owners != "nobody":
         raise DataError(
             f"task.root: {str(root)!r} has {len(reading.groups)} {reading.owners} in it and is one "
@@ -271,7 +271,7 @@ def _layout_of_list(
     # A single class may be a heap of images that the list tells apart.
     if len(by_folders.words) < 2:
         return layout
-    one, other = _said(_read(root, layout, folders, files, Faults())), _said(by_folders)
+    one, other = _said(_read(root, layout, folders, files, faults=Faults())), _said(by_folders)
     # The list may say more than the folders, and must not contradict them.
     if one.keys() == other.keys() and all(
         name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
@@ -294,7 +294,7 @@ def _said(reading: OwnReading) -> dict[str, tuple[str, str | None]]:
 
 
 def _read(
-    root: Path, layout: Layout, folders: Sequence[str], files: Sequence[str], faults: Faults
+    root: Path, layout: Layout, folders: Sequence[str], files: Sequence[str], *, faults: Faults
 ) -> OwnReading:
     match layout:
         case "saved":

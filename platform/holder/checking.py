@@ -71,8 +71,7 @@ def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
         try:
             found.append(Check(point, True, look(settings)))
         except (ConfigError, StorageError) as error:
-            lines = str(error).split("\n")
-            found += [Check(point, False, line.removeprefix(f"{point}: ")) for line in lines]
+            found.append(Check(point, False, str(error).removeprefix(f"{point}: ")))
     return tuple(found)
 
 
@@ -95,8 +94,9 @@ def look_at_images(settings: HolderSettings) -> str:
         if faults := (*faults, *found["damaged"], *found["contradictory"]):
             raise DataError(*faults)
     except DataError as error:
-        lines = (fault.replace("task.", "data.", 1) for fault in error.faults)
-        raise ConfigError(*lines) from error
+        first, *others = error.faults
+        more = f" (and {len(others)} more like it)" if others else ""
+        raise ConfigError(f"{first}{more}".replace("task.", "data.", 1)) from error
     said = (f"{str(reading.root)!r}: {group.sentence}", *reading.remarks)
     if not group.says_tests:
         said = (*said, "about a fifth of its images are set aside for testing")
