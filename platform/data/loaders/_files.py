@@ -102,12 +102,12 @@ def subfolders(folder: Path, root: Path, faults: Faults | None = None) -> tuple[
 def image_names(folder: Path, root: Path, faults: Faults | None = None) -> tuple[str, ...]:
     """Return names of a folder's images in ASCII order; anything else but clutter is refused."""
     folders, files = listed(folder, root, faults)
-    strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
+    images = tuple(name for name in files if name.lower().endswith(IMAGE_ENDINGS))
     with nullcontext() if faults is None else faults:
-        if wrong := [*folders, *strange]:
+        if wrong := [*folders, *sorted(set(files) - set(images))]:
             said = f"lies among images and is not one; valid endings: {', '.join(IMAGE_ENDINGS)}"
             raise DataError(*(f"task.root: {str(folder / name)!r} {said}" for name in wrong))
-    return tuple(name for name in files if name not in strange)
+    return images
 
 
 def require_printable(name: str, said: str) -> None:
