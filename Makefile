@@ -19,7 +19,9 @@ TORCH := $(shell sed -nE 's/^((torch|torchvision)==[^ ;]+).*/\1/p' requirements.
 INPUTS := $(LOCK) pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUTS)) \
 	| sha256sum | cut -c 1-16)
-PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# On a terminal pip shows sizes and progress; elsewhere, as in CI, each command's line is enough.
+PIP_INSTALL := -m pip install --disable-pip-version-check $(if $(MAKE_TERMOUT),,--quiet)
+SIZE := $(if $(TORCH_INDEX),2.5 GB,7 GB (2.5 GB without CUDA: see README.md))
 # This package itself: built from what is here, with the setuptools that is locked.
 EDITABLE := --no-deps --no-build-isolation --editable .
 # Its former name, under which an environment of before may know it still. The folder goes first:
@@ -62,6 +64,7 @@ install: $(STAMP)  ## Create .venv with the locked versions; TORCH_INDEX=URL tak
 # a version newer than the locked one, of which there is no hash, and gives up.
 # Between torch with CUDA and torch without it pip would see no difference in the version.
 $(STAMP):
+	@echo "Installing into $(VENV), which takes about $(SIZE) and some minutes"
 	test "$$(cat $(VENV)/torch-index 2> /dev/null)" = "$(TORCH_INDEX)" || rm -rf $(VENV)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/installed-*

@@ -25,6 +25,8 @@ from typing import Final
 
 MOST_NAMED: Final = 10
 """The most valid names that a sentence lists."""
+MOST_FAULTS: Final = 20
+"""The most sentences that one error shows."""
 
 
 _FIELD: Final = re.compile(r"(--?[a-z][a-z-]*|[A-Z][A-Z_|]*|[A-Za-z_]\w*(?:\.\w+)*): ")
@@ -69,11 +71,43 @@ class PlatformError(Exception):
 
 
 class ConfigError(PlatformError):
-    """A field, its value and what is valid."""
+    """A field, its value and what is valid; where there are several faults, a line for each.
+
+    Attributes:
+        faults: All sentences; the message shows the first `MOST_FAULTS` and counts the others.
+    """
+
+    def __init__(self, *faults: str) -> None:
+        """Take one sentence for each fault."""
+        super().__init__(*dict.fromkeys(faults))
+        self.faults: tuple[str, ...] = self.args
+
+    def __str__(self) -> str:
+        """Return the sentences, in lines."""
+        shown, more = self.faults[:MOST_FAULTS], len(self.faults) - MOST_FAULTS
+        return "\n".join([*shown, *([f"and {more:,} faults more"] if more > 0 else [])])
 
 
 class DataError(ConfigError):
     """A data set's file or label, what is wrong with it, and what is valid."""
+
+
+class Faults(list[str]):
+    """Keeps the `DataError`s of each block `with` it, so that a user sees all faults at once."""
+
+    def __enter__(self) -> None:
+        """Begin a block."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        """Keep the block's faults, and go on after it."""
+        if isinstance(error, DataError):
+            self.extend(error.faults)
+        return isinstance(error, DataError)
+
+    def require_none(self) -> None:
+        """Raise all that was kept."""
+        if self:
+            raise DataError(*self)
 
 
 class UnknownRun(PlatformError):

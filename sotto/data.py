@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sotto.errors import Error, invalid
 
-NAMES = re.compile(r"[^/\\.\x00-\x1f][^/\\\x00-\x1f]{0,99}")
+NAMES = re.compile(r"[^/\\.\s\x00-\x1f][^/\\\x00-\x1f]{0,99}")
 """Names of classes and clients, which become folders."""
 
 

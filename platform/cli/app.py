@@ -311,7 +311,7 @@ def datasets(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the data sets, show what clients hold, or check a folder (exit code 1 on faults).
+    """List the data sets, show what clients hold, or check a folder (exit code 2 on faults).
 
     A folder of images of your own is the data set `images`: --check images --root DIR names its
     layout, and tells which images are for training, validation and testing.

@@ -15,16 +15,8 @@ import numpy as np
 import typer
 
 from platform.agreement import Agreed
-from platform.cli.ending import FAILED
-from platform.cli.output import (
-    Said,
-    Whole,
-    answer,
-    brief,
-    console,
-    progress_bar,
-    table,
-)
+from platform.cli.ending import BAD_INPUT
+from platform.cli.output import Said, Whole, answer, brief, console, progress_bar, table
 from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
@@ -88,7 +80,7 @@ def datasets_command(
     class_names: Path | None,
     as_json: bool,
 ) -> None:
-    """List the data sets, show what clients hold, or check a folder (exit code 1 on faults)."""
+    """List the data sets, show what clients hold, or check a folder (exit code 2 on faults)."""
     if show is not None and check is not None:
         raise ConfigError("--show: cannot be asked for together with --check; give one of them")
     for option, given in (("--set", overrides), ("--plot", plot)):
@@ -156,7 +148,8 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     what = data.dataset.modality
     columns += ["sense"] if data.senses else []
     columns += list(data.classes) if full else ["classes", f"most {what} of"]
-    columns += ["domains"] if domains else []
+    own = data.dataset.domains_are == "clients"
+    columns += ["client's name" if own else "domains"] if domains else []
     rows = []
     for holding in held:
         row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
@@ -210,7 +203,7 @@ def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
         )
     answer(report.document(), _checked(report, root), as_json=as_json)
     if not report.is_sound:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(BAD_INPUT)
 
 
 def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
@@ -218,10 +211,10 @@ def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
         yield Whole(f"{report.info.name} is expected below {str(root)!r} as")
         yield from (f"  {line}" for line in report.info.layout)
     if report.refusal is not None:
-        yield f"refused: {report.refusal}"
+        yield from (Whole(f"refused: {line}") for line in report.refusal.split("\n"))
     if report.dataset is not None:
         yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
-        yield from _count_tables(counts(report.dataset))
+        yield from _count_tables(counts(report.dataset), report.dataset.domains_are)
     for kind, what in FOUND.items():
         if found := report.found.get(kind, ()):
             yield f"{len(found)} {what}:"
@@ -231,7 +224,7 @@ def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
     yield "all is well" if report.is_sound else "the folder has faults"
 
 
-def _count_tables(found: Mapping[str, Any]) -> Iterator[Said]:
+def _count_tables(found: Mapping[str, Any], domains_are: str) -> Iterator[Said]:
     rows = []
     for side, of in found.items():
         sizes = of["by_class"]
@@ -240,7 +233,7 @@ def _count_tables(found: Mapping[str, Any]) -> Iterator[Said]:
         rows.append((side, of["total"], len(sizes), *spread))
     yield table(None, ("split", "examples", "classes", "smallest", "largest"), rows)
     train = found["train"]
-    shown = [("domain", "by_domain")] if len(train["by_domain"]) > 1 else []
+    shown = [(domains_are.removesuffix("s"), "by_domain")] if len(train["by_domain"]) > 1 else []
     shown += [("class", "by_class")] if len(train["by_class"]) <= MOST_CLASSES else []
     for what, key in shown:
         lines = [(name, *(of[key][name] for of in found.values())) for name in train[key]]

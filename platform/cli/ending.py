@@ -185,7 +185,9 @@ def end_with(command: Any, name: str | None = None) -> None:
         from platform.errors import printable
 
         begin = "" if failure.kind == "interrupted" else "error: "
-        text = json.dumps(asdict(failure)) if as_json else begin + printable(failure.error)
+        # A data set may have several faults, each in its line.
+        lines = failure.error.split("\n") if failure.kind == "data_error" else [failure.error]
+        text = json.dumps(asdict(failure)) if as_json else begin + "\n".join(map(printable, lines))
         try:
             typer.echo(text, err=True)
         except OSError:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
-from platform.errors import ConfigError
+from platform.errors import ConfigError, DataError
 
 FAMILIES: Final = (
     "embedded",
@@ -179,13 +179,16 @@ def dataset_info(name: str) -> DatasetInfo:
     return _find(name)[0]
 
 
-def load_dataset(name: str, request: DataRequest) -> Dataset:
-    """Read a data set; images stay in their files.
+def load_dataset(name: str, request: DataRequest, *, with_faults: bool = False) -> Dataset:
+    """Read a data set; images stay in their files. Faults are refused, or returned `with_faults`.
 
     Raises:
         ConfigError: If the name is unknown, or its files are not as its layout says.
     """
-    return _find(name)[1].load(name, request)
+    dataset = _find(name)[1].load(name, request)
+    if dataset.faults and not with_faults:
+        raise DataError(*dataset.faults)
+    return dataset
 
 
 def require_modality(

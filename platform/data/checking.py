@@ -26,18 +26,32 @@ from platform.data.dataset import (
     Split,
     content_digests,
     decode,
-    image_digests,
 )
-from platform.errors import ConfigError, DataError
+from platform.errors import ConfigError, DataError, Faults
 
 
-def require_sound(dataset: Dataset) -> None:
-    """Refuse a side without examples, unequal lengths, and labels or domains out of range."""
+def require_sound(dataset: Dataset, classes: Sequence[str] = ()) -> None:
+    """Refuse all faults of a data set at once, with the images that cannot be opened if it has any.
+
+    These are the loader's, a side without examples, one of `classes` without a training example,
+    unequal lengths, and labels or domains out of range.
+    """
+    if faults := _faults(dataset, classes):
+        sides = (dataset.train, dataset.test)
+        opened = [damaged(side, np.arange(side.num_examples)) for side in sides]
+        raise DataError(*faults, *(fault for side in opened for fault in side))
+
+
+def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
+    faults = Faults(dataset.faults)
+    if len(dataset.classes) == 1:
+        faults.append(f"task.root: {dataset.name} has one class; valid: at least two")
     for split, side in ((dataset.train, "training"), (dataset.test, "test")):
         if not split.num_examples:
-            raise DataError(
+            faults.append(
                 f"task.root: {dataset.name} has no {side} example; valid: at least one of each side"
             )
+            continue
         examples = len(split.images) if split.texts is None else len(split.texts)
         for what, count in (("domains", len(split.domains)), ("examples", examples)):
             if count != split.num_examples:
@@ -55,18 +69,20 @@ def require_sound(dataset: Dataset) -> None:
                         f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
                         f"valid: 0 to {len(names) - 1}"
                     )
+    rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
+    with faults:
+        require_every_class(dataset, dataset.train.labels[rows], classes if len(rows) else ())
+    return faults
 
 
-def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, ...]) -> None:
-    """Refuse a class that is dealt out without one of these labels of training examples."""
+def require_every_class(dataset: Dataset, labels: Indices, classes: Sequence[str]) -> None:
+    """Refuse classes that are dealt out without one of these labels of training examples."""
     held = set(labels.tolist())
-    absent = [repr(name) for label, name in enumerate(classes) if label not in held]
+    absent = [name for label, name in enumerate(classes) if label not in held]
     if absent:
-        more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
-        raise DataError(
-            f"task.root: {dataset.name} has no training example of {', '.join(absent[:3])}{more}; "
-            "valid: at least one of each class in the domains that are dealt out"
-        )
+        valid = "valid: at least one of each class in the domains that are dealt out"
+        said = f"task.root: {dataset.name} has no training example of"
+        raise DataError(*(f"{said} {name!r}; {valid}" for name in absent))
 
 
 class _Held(NamedTuple):
@@ -170,7 +186,7 @@ class FolderReport:
 
     Attributes:
         info: The facts about the data set that need no files.
-        refusal: The sentence with which a run would refuse the folder; None for a sound folder.
+        refusal: The lines with which a run would refuse the folder; None for a sound folder.
         dataset: The data set; None if it could not be read.
         found: Findings by `KINDS`, in words; empty if the data set could not be read.
     """
@@ -204,15 +220,11 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
     """Read a data set's folder, every image included; `tell` hears of progress."""
     info = dataset_info(name)
     try:
-        dataset = load_dataset(name, request)
-        require_sound(dataset)
+        dataset = load_dataset(name, request, with_faults=True)
+        faults = _faults(dataset, dataset.classes)
     except ConfigError as error:
         return FolderReport(info=info, refusal=str(error), dataset=None)
-    refusal = None
-    try:
-        require_every_class(dataset, dataset.train.labels, dataset.classes)
-    except DataError as error:
-        refusal = str(error)
+    refusal = str(DataError(*faults)) if faults else None
     sizes: dict[str, int] = counts(dataset)["train"]["by_class"]
     found = examine(dataset, tell)
     found["few"] = [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
@@ -263,7 +275,7 @@ def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {kind: [] for kind in (*FAULTS, "copies")}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
-        for row, (digest, fault) in enumerate(_opened(split)):
+        for row, (digest, fault) in enumerate(_opened(split, np.arange(split.num_examples))):
             done += 1
             if done % _BLOCK == 0 or done == total:
                 tell(done, total)
@@ -287,22 +299,24 @@ def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     return found
 
 
-def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
+def damaged(split: Split, rows: Indices) -> list[str]:
+    """Open the examples of these rows, and return a sentence for each that cannot be opened."""
+    return [fault for _, fault in _opened(split, rows) if fault is not None]
+
+
+def _opened(split: Split, rows: Indices) -> Iterator[tuple[bytes | None, str | None]]:
     """Yield each example's digest, and the fault of one that cannot be opened."""
-    images = split.images
-    if split.texts is not None:
-        for text in split.texts:
-            yield hashlib.sha256(text.encode()).digest(), None
-    elif isinstance(images, ImageFiles):
+    images, blocks = split.images, range(0, len(rows), _BLOCK)
+    if split.texts is None and isinstance(images, ImageFiles):
         # Decoders let other threads run; blocks and few threads bound the memory.
         with ThreadPoolExecutor(_MOST_THREADS) as pool:
-            for start in range(0, len(images), _BLOCK):
-                block = range(start, min(start + _BLOCK, len(images)))
+            for start in blocks:
+                block = rows[start : start + _BLOCK].tolist()
                 yield from pool.map(lambda row: _open(images, row), block)
     else:
-        for start in range(0, len(images), _BLOCK):
-            rows = np.arange(start, min(start + _BLOCK, len(images)))
-            yield from ((digest, None) for digest in image_digests(images, rows))
+        for start in blocks:
+            digests = content_digests(split, rows[start : start + _BLOCK])
+            yield from ((digest, None) for digest in digests)
 
 
 def _open(files: ImageFiles, row: int) -> tuple[bytes | None, str | None]:

@@ -7,7 +7,8 @@ of known data sets.
 
 The decoder does not apply a picture's orientation tag (EXIF), as in torchvision's folders and
 CoOp's loaders, so that numbers compare with theirs. It drops transparency, takes the first frame of
-an animation, and scales 16 bits to 8 by their share of the largest value.
+an animation, and keeps the upper 8 of 16 bits: a rule that depends on no image. A TIFF file with
+several pages is refused, because its first page may be any slice or channel.
 
 Rows stand for arrays that may be larger than the memory: each class here reads or makes the rows
 that are asked for.
@@ -22,6 +23,7 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,9 +42,9 @@ A small file can claim far more (a bomb).
 """
 MOST_BYTES: Final = 256_000_000
 """Above any file of `MOST_PIXELS` pixels, which take three bytes each at most."""
-DECODING_VERSION: Final = 1
+DECODING_VERSION: Final = 2
 """Raise this number whenever `decode` gives other pixels: cached rows depend on it."""
-FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM")
+FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 _ROWS: Final = 256
 _DAMAGE: Final = (
@@ -160,6 +162,8 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
             # The size is in the header; nothing large has been allocated yet.
             if image.width * image.height > MOST_PIXELS:
                 raise _too_large(name, f"claims {image.width} x {image.height} pixels")
+            if image.format == "TIFF":
+                _require_plain(image, name)
             return _rgb(image)
     # Pillow raises the first far above our limit, and the second where warnings are errors.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -202,14 +206,31 @@ def _rgb(image: Any) -> NDArray[np.uint8]:
         bottom = min(top + _ROWS, image.height)
         strip = image.crop((0, top, image.width, bottom))
         if strip.mode.startswith("I"):
-            # Pillow cuts these values off at 255 instead of scaling them.
-            made[top:bottom] = np.clip(np.asarray(strip) // 257, 0, 255)[..., None]
+            # Pillow cuts these values off at 255, and of coloured images keeps the upper bits.
+            made[top:bottom] = np.clip(np.asarray(strip) >> 8, 0, 255)[..., None]
             continue
         if strip.mode == "P" and "transparency" in strip.info:
             # The colours are the same, and Pillow does not warn of the lost transparency.
             strip = strip.convert("RGBA")
         made[top:bottom] = np.asarray(strip.convert("RGB"))
     return made
+
+
+def _require_plain(image: Any, name: str) -> None:
+    """Refuse a TIFF file of several pages, and values that have no fixed place in 8 bits."""
+    with suppress(EOFError):
+        image.seek(1)
+        raise DataError(
+            f"task.root: {name!r} has several pages; valid is one, such as one of a stack"
+        )
+    # The tags are the bits of a value, and whether 0 is white.
+    bits, is_white = image.tag_v2.get(258, (1,)), image.tag_v2.get(262) == 0
+    is_grey = image.mode.startswith("I;16") and bits == (16,) and not is_white
+    if image.mode[0] in "IF" and not is_grey:
+        raise DataError(
+            f"task.root: {name!r} has values of {bits[0]} bits in the mode {image.mode}; valid are "
+            "8 bits, or 16 without a sign from black to white"
+        )
 
 
 def _too_large(name: str, what: str) -> DataError:
@@ -276,6 +297,8 @@ class Dataset:
             the place is empty: a client of such a domain validates with nothing else.
         recognised: Sentences about a layout that the loader recognised by itself.
         superclasses: The superclass of each class, in label order; empty without superclasses.
+        domains_are: What the domains are, in a word for people.
+        faults: Sentences on what was left out; a run refuses the data set with them.
     """
 
     name: str
@@ -287,6 +310,8 @@ class Dataset:
     holds_back: tuple[int, ...] = ()
     recognised: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
+    domains_are: Literal["domains", "clients"] = "domains"
+    faults: tuple[str, ...] = ()
 
     @property
     def modality(self) -> Modality:

@@ -21,7 +21,7 @@ from platform.data.loaders._files import (
     require_printable,
     subfolders,
 )
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 Use = Literal["train", "validation", "test"]
 """What an image is for."""
@@ -161,24 +161,23 @@ def folded(name: str) -> str:
 def require_one_spelling(names: Sequence[str], said: str) -> None:
     """Refuse two spellings of one class among sorted names; `said` begins the sentence."""
     firsts: dict[str, str] = {}
-    for name in names:
-        if (first := firsts.setdefault(folded(name), name)) != name:
-            raise DataError(
-                f"{said} {first!r} and {name!r}, which are one class in two spellings; valid is one"
-            )
+    pairs = [(firsts.setdefault(folded(name), name), name) for name in names]
+    if twice := [pair for pair in pairs if pair[0] != pair[1]]:
+        why = "which are one class in two spellings; valid is one"
+        raise DataError(*(f"{said} {first!r} and {name!r}, {why}" for first, name in twice))
 
 
-def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
+def recognise(root: Path, faults: Faults, *, beside: Collection[str] = ()) -> Group:
     """Read a data holder's folder; images are listed and not opened.
 
     Files called as in `beside` may lie beside the folders. The group has `parts` exactly where
-    folders split the images. A folder that can be read in two ways, or holds anything else than
-    images in folders of classes, is refused.
+    folders split the images. A folder that can be read in two ways is refused. Anything else than
+    images in folders of classes is kept in `faults`, and left out.
     """
     if not is_there(root, folder=True):
         raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
     root = root.resolve()
-    folders = _folders(root, root, beside)
+    folders = _folders(root, root, faults, beside)
     split = {name: SPLIT_NAMES[name.casefold()] for name in folders if is_split_folder(name)}
     if split:
         _require_one_reading(root, folders, split)
@@ -187,38 +186,44 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     # In the order of the sentence: training, validation, test.
     parts = sorted(split, key=lambda name: list(WORDS).index(split[name]))
     for part in parts or ("",):
-        base, use, before = root / part, split.get(part), len(found)
-        inside = _folders(base, root) if part else folders
-        names.update(inside)
+        base, use, before, known = root / part, split.get(part), len(found), len(faults)
+        inside: tuple[str, ...] = () if part else folders
+        with faults:
+            inside = inside or _folders(base, root, faults)
         for name in inside:
             path = f"{part}/{name}" if part else name
             word = name if folded(name) else ""
-            require_printable(word, f"task.root: {str(base)!r} has a class folder {name[:80]!r}")
-            if deeper := subfolders(root / path, root):
-                raise DataError(
-                    f"task.root: {str(root / path / deeper[0])!r} is a folder in what should be a "
-                    f"class's folder; valid are {LAYOUTS}"
-                )
-            found += [Listed(f"{path}/{one}", name, use) for one in image_names(root / path, root)]
+            with faults:
+                said = f"task.root: {str(base)!r} has a class folder {name[:80]!r}"
+                require_printable(word, said)
+                if deeper := subfolders(root / path, root, Faults()):
+                    raise DataError(
+                        f"task.root: {str(root / path / deeper[0])!r} is a folder in what should "
+                        f"be a class's folder; valid are {LAYOUTS}"
+                    )
+                images = image_names(root / path, root, faults)
+                found += [Listed(f"{path}/{one}", name, use) for one in images]
+                names.add(name)
         # One image less must not make an unreadable folder readable.
-        if len(found) == before and use in (None, "train"):
-            raise DataError(
+        if len(found) == before and len(faults) == known and use in (None, "train"):
+            faults.append(
                 f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
             )
     classes = tuple(sorted(names))
-    require_one_spelling(classes, f"task.root: {str(root)!r} has the class folders")
-    images = f"{number(len(found), 'image', 'images')} in class folders, not split into training "
-    images += "and test images"
+    with faults:
+        require_one_spelling(classes, f"task.root: {str(root)!r} has the class folders")
+    counted = f"{number(len(found), 'image', 'images')} in class folders, not split into training "
+    counted += "and test images"
     if split:
         counts = [sum(image.use == split[part] for image in found) for part in parts]
         pairs = zip(counts, parts, strict=True)
-        images = conjoined([f"{count} {WORDS[split[part]]}" for count, part in pairs])
-        images += f" {'image' if counts[-1] == 1 else 'images'} in "
-        images += f"{conjoined([f'{part}/' for part in parts])} folders"
-        images += "" if "test" in split.values() else ", without a test folder"
+        counted = conjoined([f"{count} {WORDS[split[part]]}" for count, part in pairs])
+        counted += f" {'image' if counts[-1] == 1 else 'images'} in "
+        counted += f"{conjoined([f'{part}/' for part in parts])} folders"
+        counted += "" if "test" in split.values() else ", without a test folder"
     held = {image.name for image in found}
     empty = [name for name in classes if name not in held]
-    said = f"{number(len(held), 'class', 'classes')}, {images}"
+    said = f"{number(len(held), 'class', 'classes')}, {counted}"
     if empty:
         said += f"; {some(empty)} {'is' if len(empty) == 1 else 'are'} empty"
     return Group(
@@ -230,15 +235,17 @@ def recognise(root: Path, *, beside: Collection[str] = ()) -> Group:
     )
 
 
-def _folders(folder: Path, root: Path, beside: Collection[str] = ()) -> tuple[str, ...]:
-    """Return names of a folder's folders, and refuse anything else in it."""
-    folders, files = listed(folder, root)
-    for name in files:
-        if name not in beside:
-            raise DataError(
-                f"task.root: {str(folder / name)!r} lies in no class's folder; valid are "
-                f"{LAYOUTS}, and no other files"
-            )
+def _folders(
+    folder: Path, root: Path, faults: Faults, beside: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return names of a folder's folders; it may hold nothing else."""
+    folders, files = listed(folder, root, faults)
+    faults += [
+        f"task.root: {str(folder / name)!r} lies in no class's folder; valid are {LAYOUTS}, and no "
+        "other files"
+        for name in files
+        if name not in beside
+    ]
     if not folders:
         raise DataError(f"task.root: {str(folder)!r} is empty; valid are {LAYOUTS}")
     return folders

@@ -31,6 +31,7 @@ from platform.data.loaders._files import (
     subfolders,
 )
 from platform.data.own_folders import (
+    Group,
     Owners,
     OwnReading,
     folded,
@@ -40,7 +41,7 @@ from platform.data.own_folders import (
     some,
 )
 from platform.data.own_lists import MARKS, read_saved, read_split, read_tables
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 BESIDE: Final = ("class_names.txt", "class_names.json")
 """The names of a file of class names that lies beside images."""
@@ -172,31 +173,36 @@ _LISTS: Final[Mapping[str, Layout]] = {".csv": "table", ".json": "split_file"}
 """The kind of a list by its file's ending."""
 
 
-def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnReading:
+def recognise_own(
+    root: Path, hints: Hints, faults: Faults, *, one_holder: bool = False
+) -> OwnReading:
     """Recognise the layout of a folder of images and list the images.
 
     If all images are `one_holder`'s, the folder has no clients in it, and the file of class names
-    may also name classes of other holders.
+    may also name classes of other holders. What is wrong with single images, classes and clients
+    is kept in `faults`, and left out of the reading.
     """
     if not is_there(root, folder=True):
         raise DataError(
             f"task.root: {str(root)!r} is no folder; valid is one with {_layouts(one_holder)}"
         )
     root = root.resolve()
-    folders, files = listed(root, root)
+    folders, files = listed(root, root, faults)
     about = {name for name in files if name in BESIDE or Path(name).stem.casefold() in _ABOUT}
     given = hints.class_names and hints.class_names.resolve()
     named = tuple(
         n for n in files if n not in about and not (given and (root / n).resolve() == given)
     )
     layout = hints.layout or _recognised(root, folders, named, one_holder)
-    reading = _read(root, layout, folders, named)
+    reading = _read(root, layout, folders, named, faults=faults)
     if one_holder and reading.owners != "nobody":
         raise DataError(
             f"task.root: {str(root)!r} has {len(reading.groups)} {reading.owners} in it and is one "
             f"data holder's; valid are {_layouts(one_holder)}, without columns of clients or "
             "domains"
         )
+    if not reading.words:
+        faults.require_none()
     return _named(reading, root, hints, one_holder=one_holder)
 
 
@@ -219,8 +225,9 @@ def _recognised(
         return _layout_of_list(root, folders, files, lists)
     if any(is_split_folder(name) for name in folders):
         return "split_folders"
-    inner = [name for name in folders if subfolders(root / name, root)]
-    images = [name for name in folders if listed(root / name, root)[1]]
+    # The reader names their faults.
+    inner = [name for name in folders if subfolders(root / name, root, Faults())]
+    images = [name for name in folders if listed(root / name, root, Faults())[1]]
     if not inner or images or files or one_holder:
         # The reader names the fault.
         return "class_folders"
@@ -256,14 +263,15 @@ def _layout_of_list(
     others = [name for name in files if name not in lists]
     if others or not folders:
         return layout
-    try:
-        by_folders = _by_folders(root, files)
-    except DataError:
+    strange = Faults()
+    with strange:
+        by_folders = _by_folders(root, files, strange)
+    if strange:
         return layout
     # A single class may be a heap of images that the list tells apart.
     if len(by_folders.words) < 2:
         return layout
-    one, other = _said(_read(root, layout, folders, files)), _said(by_folders)
+    one, other = _said(_read(root, layout, folders, files, faults=Faults())), _said(by_folders)
     # The list may say more than the folders, and must not contradict them.
     if one.keys() == other.keys() and all(
         name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
@@ -285,10 +293,12 @@ def _said(reading: OwnReading) -> dict[str, tuple[str, str | None]]:
     }
 
 
-def _read(root: Path, layout: Layout, folders: Sequence[str], files: Sequence[str]) -> OwnReading:
+def _read(
+    root: Path, layout: Layout, folders: Sequence[str], files: Sequence[str], *, faults: Faults
+) -> OwnReading:
     match layout:
         case "saved":
-            return read_saved(root)
+            return read_saved(root, faults)
         case "table" | "split_file":
             names = [name for name in files if _list_layout(name) == layout]
             if not names or (layout == "split_file" and len(names) > 1):
@@ -297,11 +307,13 @@ def _read(root: Path, layout: Layout, folders: Sequence[str], files: Sequence[st
                     f"task.layout: {layout} needs {OWN_LAYOUTS[layout]}, and {str(root)!r} holds "
                     f"{what}; valid is one"
                 )
-            return read_tables(root, names) if layout == "table" else read_split(root, names[0])
+            if layout == "table":
+                return read_tables(root, names, faults)
+            return read_split(root, names[0], faults)
         case "domain_folders" | "client_folders":
-            return _groups(root, layout, folders)
+            return _groups(root, layout, folders, faults)
         case _:
-            reading = _by_folders(root, files)
+            reading = _by_folders(root, files, faults)
             if reading.layout != layout:
                 raise DataError(
                     f"task.layout: {layout} is {OWN_LAYOUTS[layout]}, and {str(root)!r} has "
@@ -310,10 +322,10 @@ def _read(root: Path, layout: Layout, folders: Sequence[str], files: Sequence[st
             return reading
 
 
-def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
+def _by_folders(root: Path, files: Sequence[str], faults: Faults) -> OwnReading:
     # Lists may lie beside the folders and are read elsewhere; other files are refused.
     strange = {name for name in files if _list_layout(name) is None}
-    found = recognise(root, beside=set(listed(root, root)[1]) - strange)
+    found = recognise(root, faults, beside=set(listed(root, root, Faults())[1]) - strange)
     return OwnReading(
         root=root,
         layout="split_folders" if found.parts else "class_folders",
@@ -323,7 +335,7 @@ def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
     )
 
 
-def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
+def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) -> OwnReading:
     """Read each folder of a domain or client as if it were alone."""
     owners: Owners = "domains" if layout == "domain_folders" else "clients"
     level = owners[:-1].upper()
@@ -332,19 +344,20 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
             f"task.root: {str(root)!r} holds no folder of a {level}; valid is {OWN_LAYOUTS[layout]}"
         )
     require_no_split_folders(folders, root, level)
+    groups: dict[str, Group] = {}
     for name in folders:
-        said = f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}"
-        require_printable(name, said)
-    groups = {name: recognise(root / name) for name in folders}
-    for name, group in groups.items():
-        # A link to another client's folder would make two clients of one.
-        if not group.root.is_relative_to(root / name):
-            raise DataError(
-                f"task.root: {str(root / name)!r} is a link to {str(group.root)!r}; valid is a "
-                f"folder of its own for each {owners[:-1]}"
-            )
-        below = tuple(image._replace(path=f"{name}/{image.path}") for image in group.listed)
-        groups[name] = replace(group, root=root, listed=below)
+        with faults:
+            said = f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}"
+            require_printable(name, said)
+            group = recognise(root / name, faults)
+            # A link to another client's folder would make two clients of one.
+            if not group.root.is_relative_to(root / name):
+                raise DataError(
+                    f"task.root: {str(root / name)!r} is a link to {str(group.root)!r}; valid is "
+                    f"a folder of its own for each {owners[:-1]}"
+                )
+            below = tuple(image._replace(path=f"{name}/{image.path}") for image in group.listed)
+            groups[name] = replace(group, root=root, listed=below)
     names = sorted({name for group in groups.values() for name in group.classes})
     return OwnReading(
         root=root,

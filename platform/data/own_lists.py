@@ -46,7 +46,7 @@ from platform.data.own_folders import (
     require_one_spelling,
     some,
 )
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 
 class Row(NamedTuple):
@@ -67,6 +67,7 @@ def reading_of_rows(
     root: Path,
     rows: Sequence[Row],
     names: Sequence[str],
+    faults: Faults,
     *,
     layout: Layout,
     place: str,
@@ -74,41 +75,42 @@ def reading_of_rows(
     files: type[ImageFiles] = ImageFiles,
     remarks: tuple[str, ...] = (),
 ) -> OwnReading:
-    """Return the reading of listed images; refuse a column that is filled in some rows only.
+    """Return the reading of listed images; a column must be filled in all rows or in none.
 
     The parts are those that have files of their own; empty where a column says the part of an
     image, and so may say any part.
     """
     if not rows:
+        faults.require_none()
         raise DataError(f"task.root: {place} lists no image; valid is at least one")
-    require_distinct((row.path for row in rows), place)
+    with faults:
+        require_distinct((row.path for row in rows), place)
     for column in COLUMNS:
         filled: Mapping[bool, str] = {bool(getattr(row, column)): row.path for row in rows}
         if len(filled) == 2:
-            raise DataError(
+            faults.append(
                 f"task.root: {place} has no {column} for {filled[False]!r} and has one for "
                 f"{filled[True]!r}; valid is one for each image, or for none"
             )
-    told = sorted({row.split for row in rows} - {""})
-    for split in (*told, *(parts if rows[0].split else ())):
-        if split.strip().casefold() not in SPLIT_NAMES:
-            raise DataError(
+    uses: dict[str, Use | None] = {"": None}
+    for split in sorted({row.split for row in rows} | set(parts if rows[0].split else ())):
+        uses[split] = SPLIT_NAMES.get(split.strip().casefold())
+        if split and uses[split] is None:
+            faults.append(
                 f"task.root: {place} has the split {split[:80]!r}; valid: {', '.join(SPLIT_NAMES)}"
             )
-    uses: dict[str, Use | None] = {"": None}
-    uses |= {split: SPLIT_NAMES[split.strip().casefold()] for split in told}
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
-    places = frozenset(
-        SPLIT_NAMES[part.strip().casefold()] for part in (parts or WORDS) if rows[0].split
-    )
+    told = [SPLIT_NAMES.get(part.strip().casefold()) for part in parts or WORDS if rows[0].split]
+    places = frozenset(use for use in told if use is not None)
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
         groups.setdefault(group, []).append(Listed(row.path, row.name, uses[row.split]))
     for name in groups if owners != "nobody" else ():
-        require_printable(name, f"task.root: {place} has a {owners[:-1]} {name[:80]!r}")
+        with faults:
+            require_printable(name, f"task.root: {place} has a {owners[:-1]} {name[:80]!r}")
     if owners == "clients" and rows[0].domain:
         remarks += ("its column domain is not used, as clients hold what the column client says",)
     return OwnReading(
@@ -141,9 +143,8 @@ def _sentence(listed: Sequence[Listed]) -> str:
 
 
 def require_class_name(place: str, name: str) -> None:
-    """Refuse a class name that is empty, too long, or cannot be printed."""
-    word = name if name.strip() else ""
-    require_printable(word, f"task.root: {place} has the label {name[:80]!r}")
+    """Refuse a class name that is blank, too long, or cannot be printed."""
+    require_printable(name, f"task.root: {place} has the label {name[:80]!r}")
 
 
 _MOST_BYTES: Final = 256_000_000
@@ -162,7 +163,7 @@ _TABLE: Final = "the columns path and label, and, where they are known, split, d
 _SIGNS: Final = (",", ";", "\t")
 
 
-def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
+def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
     """Read the CSV files of a folder: one of any name, or one a part, such as `train.csv`."""
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
@@ -181,27 +182,29 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         columns = _columns(header, repr(str(path)), bool(part))
         for at, values in lines:
             where = f"line {at} of {str(path)!r}"
-            if len(values) <= max(columns.values()):
-                raise DataError(
-                    f"task.root: {where} has {len(values)} values; valid are as many as columns"
-                )
-            listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
-            require_listed_path(listed, where)
-            require_class_name(where, label)
-            said = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
-            rows.append(Row(listed, label, **{"split": part, **said}))
+            with faults:
+                if len(values) <= max(columns.values()):
+                    raise DataError(
+                        f"task.root: {where} has {len(values)} values; valid are as many as columns"
+                    )
+                listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
+                require_listed_path(listed, where)
+                require_class_name(where, label)
+                said = {name: values[columns[name]].strip() for name in COLUMNS if name in columns}
+                rows.append(Row(listed, label, **{"split": part, **said}))
         for column in header:
             shown = repr(column.strip()[:40])
             known = column.strip().casefold() in columns
             if not known and shown.strip("'").casefold() not in _ALIASES:
                 ignored.add(shown)
     place = conjoined(repr(str(root / name)) for name in names)
-    labels = _in_order({row.name for row in rows}, place)
+    labels = _in_order({row.name for row in rows}, place, faults)
     noun = "column" if len(ignored) == 1 else "columns"
     return reading_of_rows(
         _base(root, [row.path for row in rows], place),
         rows,
         labels,
+        faults,
         layout="table",
         place=place,
         parts=told,
@@ -226,7 +229,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def read_split(root: Path, name: str) -> OwnReading:
+def read_split(root: Path, name: str, faults: Faults) -> OwnReading:
     """Read a split file; no image is opened, and one that is missing or outside is refused."""
     path = root / name
     require_inside(path, root)
@@ -239,7 +242,7 @@ def read_split(root: Path, name: str) -> OwnReading:
         for entry in entries
     ]
     base = _base(root, [row.path for row in rows], place)
-    return reading_of_rows(base, rows, classes, layout="split_file", place=place)
+    return reading_of_rows(base, rows, classes, faults, layout="split_file", place=place)
 
 
 def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int]:
@@ -269,7 +272,7 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
     return columns
 
 
-def _in_order(names: set[str], place: str) -> list[str]:
+def _in_order(names: set[str], place: str, faults: Faults) -> list[str]:
     """Return classes in label order: numbers by their size, names in ASCII order."""
     if len(names) > MOST_CLASSES:
         raise DataError(
@@ -283,7 +286,8 @@ def _in_order(names: set[str], place: str) -> list[str]:
             )
     if len(numbers) == len(names):
         return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
-    require_one_spelling(sorted(names), f"task.root: {place} has the labels")
+    with faults:
+        require_one_spelling(sorted(names), f"task.root: {place} has the labels")
     return sorted(names)
 
 
@@ -345,7 +349,7 @@ class SavedImages(ImageFiles):
         return None if inner is None or not inner.is_valid else memoryview(inner.as_buffer())
 
 
-def read_saved(root: Path) -> OwnReading:
+def read_saved(root: Path, faults: Faults) -> OwnReading:
     """List the images of a saved data set without decoding one."""
     rows: list[Row] = []
     names: tuple[str, ...] | None = None
@@ -369,6 +373,7 @@ def read_saved(root: Path) -> OwnReading:
         root,
         rows,
         names or sorted({row.name for row in rows}),
+        faults,
         layout="saved",
         place=repr(str(root)),
         parts=tuple(filter(None, splits)),

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from methods import Arrays, Examples, Method
 from platform.config import RunConfig
-from platform.data.checking import require_one_label
+from platform.data.checking import damaged, require_one_label
 from platform.data.dataset import ImageFiles, Indices, Rows, Split, content_digests
 from platform.data.loading import TaskData, public_rows
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
+from platform.errors import DataError
 from platform.experiment.evaluation import EvaluationPlan, NewClient
 from platform.parties.identities import client_names
 from platform.parties.scoring import EvaluationSet
@@ -69,8 +70,14 @@ def deal_examples(
     tested = [c.test for c in everybody]
     tested += [*(common.rows for common in data.common.values()), *data.all_tests.values()]
     learnt_rows, tested_rows = (np.unique(np.concatenate(rows)) for rows in (learnt, tested))
-    remarks = require_one_label(dataset, learnt_rows, tested_rows)
-    held = _Held.of(method, dataset.train, learnt_rows, encoders)
+    try:
+        remarks = require_one_label(dataset, learnt_rows, tested_rows)
+        held = _Held.of(method, dataset.train, learnt_rows, encoders)
+        shown = _Held.of(method, dataset.test, tested_rows, encoders)
+    except DataError as error:
+        # The user sees every image that cannot be opened, and not the first alone.
+        unread = [*damaged(dataset.train, learnt_rows), *damaged(dataset.test, tested_rows)]
+        raise DataError(*error.faults, *unread) from error
     # A method learns domains in training only.
     validating = _Held(held.rows, dict(held.arrays))
     if "domains" in method.needs:
@@ -78,7 +85,6 @@ def deal_examples(
         numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
         held.arrays["domains"] = numbers.astype(np.int64)
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
-    shown = _Held.of(method, dataset.test, tested_rows, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
     chosen, said = _measured(data, measuring)
     common = {}

@@ -16,7 +16,7 @@ from typing import Final
 from platform.data.checking import examine
 from platform.data.loaders.own_images import load_holding
 from platform.data.own_layouts import recognise_own
-from platform.errors import ConfigError, DataError
+from platform.errors import ConfigError, DataError, Faults
 from platform.holder.settings import (
     HolderSettings,
     allowed_mechanisms,
@@ -83,18 +83,20 @@ def look_at_images(settings: HolderSettings) -> str:
     """
     data, hints = settings.data, own_hints(settings)
     try:
-        reading = recognise_own(data.root, hints, one_holder=True)
+        kept = Faults()
+        reading = recognise_own(data.root, hints, kept, one_holder=True)
+        kept.require_none()
         (group,) = reading.groups.values()
         classes = data.classes or tuple(dict.fromkeys(reading.words.values()))
         # The share of test images does not matter for the faults of an image.
         images, faults = load_holding(data.root, classes, test_share=0.0, key=b"", hints=hints)
         found = examine(images, lambda done, total: None)
-        faults = (*faults, *found["damaged"], *found["contradictory"])
-        if faults:
-            others = f" (and {len(faults) - 1} more like it)" if faults[1:] else ""
-            raise DataError(f"{faults[0]}{others}")
+        if faults := (*faults, *found["damaged"], *found["contradictory"]):
+            raise DataError(*faults)
     except DataError as error:
-        raise ConfigError(str(error).replace("task.", "data.", 1)) from error
+        first, *others = error.faults
+        more = f" (and {len(others)} more like it)" if others else ""
+        raise ConfigError(f"{first}{more}".replace("task.", "data.", 1)) from error
     said = (f"{str(reading.root)!r}: {group.sentence}", *reading.remarks)
     if not group.says_tests:
         said = (*said, "about a fifth of its images are set aside for testing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import runpy
@@ -25,6 +26,8 @@ LIGHT = {
 }
 """Programs that train nothing."""
 LONGEST = 30
+NEEDS = re.compile(r"`pip install (\w+)`")
+"""How an example says which library it needs beside Sotto."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -44,13 +47,25 @@ def ended(work, folder: Path) -> tuple[int, str]:
     ],
 )
 def test_an_example_runs(path, tmp_path):
-    assert len(path.read_text("utf-8").splitlines()) <= LONGEST
+    text = path.read_text("utf-8")
+    assert len(text.splitlines()) <= LONGEST
+    for name in NEEDS.findall(text):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
     code, said = ended(lambda: runpy.run_path(str(path), run_name="__main__"), tmp_path)
     assert code == 0 and said.strip(), said
 
 
-def test_there_are_fifteen_of_them():
-    assert len(EXAMPLES) >= 15 and {path.stem for path in EXAMPLES} >= LIGHT
+def test_every_example_that_needs_more_says_so_and_no_other_may_skip():
+    said = {path.stem: NEEDS.findall(path.read_text("utf-8")) for path in EXAMPLES}
+    names = ("mlflow", "tensorboard", "wandb")
+    assert {stem: names for stem, names in said.items() if names} == {
+        f"callback_{name}": [name] for name in names
+    }
+
+
+def test_there_are_eighteen_of_them():
+    assert len(EXAMPLES) >= 18 and {path.stem for path in EXAMPLES} >= LIGHT
 
 
 def digits() -> dict[str, object]:

@@ -155,6 +155,7 @@ def test_pairs_of_image_and_label_are_data(tmp_path):
         ({"images": np.zeros((2, 9, 9), np.uint8), "labels": ["..", "a/b"]}, "labels"),
         ({"images": np.zeros((1, 9, 9), np.uint8), "labels": [1], "classes": ["a"]}, "classes"),
         ({"images": np.zeros((1, 9, 9), np.uint8), "labels": [0], "clients": []}, "clients"),
+        ({"images": np.zeros((1, 9, 9), np.uint8), "labels": [0], "clients": [" "]}, "clients"),
     ],
 )
 def test_what_is_no_image_is_refused_and_nothing_written(tmp_path, arguments, field):

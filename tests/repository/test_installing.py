@@ -22,7 +22,9 @@ INDEX = "file:///an/index"
 def planned(folder: Path, *arguments: str, target: str = "install") -> list[str]:
     """What make would run for an environment that is not there."""
     command = ["make", "--dry-run", "--no-print-directory", target, f"VENV={folder}", *arguments]
-    clean = {key: value for key, value in os.environ.items() if key != "TORCH_INDEX"}
+    # A make that runs these tests says by MAKE_TERMOUT whether it has a terminal.
+    told = {"TORCH_INDEX", "MAKE_TERMOUT"}
+    clean = {key: value for key, value in os.environ.items() if key not in told}
     done = subprocess.run(command, cwd=ROOT, env=clean, text=True, capture_output=True, check=True)
     return done.stdout.splitlines()
 
@@ -42,6 +44,15 @@ def pip_lines(lines: list[str]) -> list[str]:
 def test_all_that_is_locked_is_installed_with_hashes(tmp_path, target, variable, lock):
     lines = pip_lines(planned(tmp_path / "v", f"{variable}={tmp_path / 'v'}", target=target))
     assert lines[0] == f"--no-deps --require-hashes -r {lock}"
+
+
+def test_a_terminal_sees_sizes_and_progress_and_a_pipe_one_line_a_step(tmp_path: Path):
+    seen = planned(tmp_path / "venv", "MAKE_TERMOUT=/dev/tty")
+    assert not any("--quiet" in line for line in seen if " -m pip install " in line)
+    quiet = planned(tmp_path / "venv")
+    assert all("--quiet" in line for line in quiet if " -m pip install " in line)
+    for lines, size in ((seen, "7 GB"), (planned(tmp_path, f"TORCH_INDEX={INDEX}"), "2.5 GB")):
+        assert lines[0].startswith("echo ") and f"about {size}" in lines[0]
 
 
 def test_an_index_gives_torch_alone_and_the_lock_the_rest(tmp_path: Path):

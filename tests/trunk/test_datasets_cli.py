@@ -90,7 +90,7 @@ def test_every_damaged_image_is_found(sotto: Command, folder: Path):
     cut.write_bytes(cut.read_bytes()[:45])
     answer = check(sotto, folder, "--json")
     damaged = answer.document["damaged"]
-    assert answer.code == 1 and not answer.document["sound"]
+    assert answer.code == 2 and not answer.document["sound"]
     assert damaged["number"] == 21 and len(damaged["first"]) == 20
 
 

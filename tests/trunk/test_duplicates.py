@@ -95,7 +95,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
         train=replace(split, **changes),
         test=split,
     )
-    monkeypatch.setattr(loading, "load_dataset", lambda name, request: made)
+    monkeypatch.setattr(loading, "load_dataset", lambda name, request, **asked: made)
 
 
 def rows(labels: list[int], domains: list[int]) -> dict[str, object]:

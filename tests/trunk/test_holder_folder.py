@@ -16,7 +16,7 @@ from platform.data.checking import require_one_label
 from platform.data.dataset import Dataset, ImageFiles, Split
 from platform.data.loaders.own_images import labels_of, load_holding, only_client
 from platform.data.own_folders import WORDS, Group, recognise
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 from tests.drawn._pictures import write_picture
 
 CLASSES = ("cat", "dog", "guinea pig")
@@ -38,7 +38,13 @@ def load(root: Path, share: float = 0.5, key: bytes = KEY) -> Dataset:
     return data
 
 
-def refused(root: Path, ask: Callable[[Path], object] = recognise) -> str:
+def recognised(root: Path) -> None:
+    faults = Faults()
+    recognise(root, faults)
+    faults.require_none()
+
+
+def refused(root: Path, ask: Callable[[Path], object] = recognised) -> str:
     with pytest.raises(DataError) as caught:
         ask(root)
     text = str(caught.value)
@@ -62,20 +68,20 @@ def test_class_folders_and_split_folders(tmp_path):
     plain, split = tmp_path / "plain", tmp_path / "split"
     draw(plain, "cat", count=4)
     draw(plain, "dog", count=3)
-    reading = recognise(plain)
+    reading = recognise(plain, Faults())
     assert reading.parts == frozenset()
     assert counts(reading) == {"cat": {None: 4}, "dog": {None: 3}}
     assert "7 images" in reading.sentence and "not split" in reading.sentence
     for folder, count in {"Training": 2, "TEST": 1, "Validation": 1}.items():
         draw(split, f"{folder}/cat", f"{folder}/dog", count=count)
-    reading = recognise(split)
+    reading = recognise(split, Faults())
     assert reading.parts and "4 training" in reading.sentence
 
 
 def test_odd_names(tmp_path):
     draw(tmp_path, "Große Äpfel", "guinea  pig ", ending=".JPG")
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
-    reading = recognise(tmp_path)
+    reading = recognise(tmp_path, Faults())
     assert counts(reading) == {"Große Äpfel": {None: 3}, "guinea  pig ": {None: 4}}
     data, _ = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, key=b"")
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]

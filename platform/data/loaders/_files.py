@@ -12,6 +12,7 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,11 @@ from numpy.typing import NDArray
 
 from platform.data.catalogue import DatasetInfo
 from platform.data.dataset import ImageFiles, Split
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 IMAGE_ENDINGS: Final = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".gif"),
-    *(".webp", ".ppm", ".pgm", ".pbm"),
+    *(".webp", ".ppm", ".pgm", ".pbm", ".tif", ".tiff"),
 )
 LONGEST_NAME: Final = 200
 """In characters; a class's name goes into captions and reports."""
@@ -70,10 +71,12 @@ def read_text(path: Path, most: int) -> str:
         raise DataError(f"task.root: {str(path)!r} is no text; valid is UTF-8") from error
 
 
-def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def listed(
+    folder: Path, root: Path, faults: Faults | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return names of a folder's folders and of its files, in ASCII order, without clutter.
 
-    No link may lead out of the resolved `root`.
+    No link may lead out of the resolved `root`; such entries are left out if `faults` are kept.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -82,34 +85,34 @@ def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name.lower() in _CLUTTER:
                     continue
-                if entry.is_symlink():
-                    require_inside(Path(entry.path), root)
-                (folders if entry.is_dir() else files).append(entry.name)
+                with nullcontext() if faults is None else faults:
+                    if entry.is_symlink():
+                        require_inside(Path(entry.path), root)
+                    (folders if entry.is_dir() else files).append(entry.name)
     except OSError as error:
         raise _unreadable(folder, error) from error
     return tuple(sorted(folders)), tuple(sorted(files))
 
 
-def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
+def subfolders(folder: Path, root: Path, faults: Faults | None = None) -> tuple[str, ...]:
     """Return names of a folder's folders in ASCII order (capitals first); see `listed`."""
-    return listed(folder, root)[0]
+    return listed(folder, root, faults)[0]
 
 
-def image_names(folder: Path, root: Path) -> tuple[str, ...]:
+def image_names(folder: Path, root: Path, faults: Faults | None = None) -> tuple[str, ...]:
     """Return names of a folder's images in ASCII order; anything else but clutter is refused."""
-    folders, files = listed(folder, root)
-    strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
-    for name in (*folders, *strange):
-        raise DataError(
-            f"task.root: {str(folder / name)!r} lies among images and is not one; valid endings: "
-            f"{', '.join(IMAGE_ENDINGS)}"
-        )
-    return files
+    folders, files = listed(folder, root, faults)
+    images = tuple(name for name in files if name.lower().endswith(IMAGE_ENDINGS))
+    with nullcontext() if faults is None else faults:
+        if wrong := [*folders, *sorted(set(files) - set(images))]:
+            said = f"lies among images and is not one; valid endings: {', '.join(IMAGE_ENDINGS)}"
+            raise DataError(*(f"task.root: {str(folder / name)!r} {said}" for name in wrong))
+    return images
 
 
 def require_printable(name: str, said: str) -> None:
-    """Refuse a name that is empty, too long or not printable; `said` begins the sentence."""
-    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+    """Refuse a name that is blank, too long or not printable; `said` begins the sentence."""
+    if not name.strip() or len(name) > LONGEST_NAME or not name.isprintable():
         raise DataError(f"{said}; valid are 1 to {LONGEST_NAME} printable characters")
 
 
@@ -126,12 +129,11 @@ def require_listed_path(path: str, where: str) -> None:
 
 
 def require_distinct(paths: Iterable[str], where: str) -> None:
-    """Refuse a file that is listed twice, in one split or in two."""
-    path, times = max(Counter(paths).items(), key=lambda item: item[1], default=("", 0))
-    if times > 1:
-        raise DataError(
-            f"task.root: {where} lists {path!r} {times} times; valid is once in all splits"
-        )
+    """Refuse files that are listed twice, in one split or in two."""
+    often = [(path, times) for path, times in Counter(paths).items() if times > 1]
+    if often:
+        said = "times; valid is once in all splits"
+        raise DataError(*(f"task.root: {where} lists {p!r} {times} {said}" for p, times in often))
 
 
 def require_present(root: Path, paths: Iterable[str], where: str) -> None:
@@ -149,11 +151,8 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         if name not in present[folder]:
             missing.append(path)
     if missing:
-        others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
-        raise DataError(
-            f"task.root: {where} lists {missing[0]!r}{others}, which {str(root)!r} does not hold; "
-            "valid is a list of files that are there"
-        )
+        said = f"which {str(root)!r} does not hold; valid is a list of files that are there"
+        raise DataError(*(f"task.root: {where} lists {path!r}, {said}" for path in missing))
 
 
 def image_split(

@@ -49,7 +49,7 @@ from platform.data.partition import (
     draw_below,
     draw_tests,
 )
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 _CLIENTS: Final = "client_folders"
 _MERGED: Final = ("shared_ratio", "hierarchical_dirichlet")
@@ -84,16 +84,23 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Recognise a folder, and list its images.
+    """Recognise a folder, and list its images, with all faults of the folder.
 
     The loader opens files in two cases only: where copies may be among images that are set aside
     for testing, and where a client's files do not say which images are for testing.
     """
+    faults = Faults()
+    with faults:
+        return replace(_load(name, request, faults), faults=tuple(faults))
+    raise DataError(*faults)
+
+
+def _load(name: str, request: DataRequest, faults: Faults) -> Dataset:
     info = {info.name: info for info in INFOS}[name]
     if not is_there(request.root):
         raise DataError(info.missing(request.root, request.root))
     hints = request.hints if name == "images" else replace(request.hints, layout=_CLIENTS)
-    reading = recognise_own(request.root, hints)
+    reading = recognise_own(request.root, hints, faults)
     kind, says_tests = hints.partition, any(g.says_tests for g in reading.groups.values())
     if reading.owners == "clients" and kind not in (None, "domain"):
         raise DataError(
@@ -155,7 +162,9 @@ def load_holding(
     the use of the images, `test_share` is the chance of each to be for testing, and the key, always
     the same secret of the holder, decides.
     """
-    reading = recognise_own(root, hints or Hints(), one_holder=True)
+    faults = Faults()
+    reading = recognise_own(root, hints or Hints(), faults, one_holder=True)
+    faults.require_none()
     (group,) = reading.groups.values()
     labels: dict[str, int] = {}
     left_out = []
@@ -258,6 +267,7 @@ def _dataset_of(
     """Return images by their use as a data set; validation rows follow training rows."""
     root, trained = next(iter(groups.values())).root, len(rows["train"])
     return Dataset(
+        domains_are="clients" if reading.owners == "clients" else "domains",
         name=name,
         classes=classes,
         domains=tuple(groups),

@@ -11,6 +11,7 @@ import pytest
 from platform.config.randomness import key_of
 from platform.data.loaders.own_images import load_holding, only_client
 from platform.data.loading import TaskData
+from platform.errors import DataError
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import NONE, Storage
 from tests.trunk.loaders._refusing import dealt, load, paths, refused
@@ -120,11 +121,14 @@ def test_spellings_of_two_clients_are_one_class(tmp_path: Path):
     for part in ("train", "test"):
         (tmp_path / "a" / part / "cat").rename(tmp_path / "a" / part / "guinea_pig")
         (tmp_path / "b" / part / "cat").rename(tmp_path / "b" / part / "Guinea pig")
-    data = load(NAME, tmp_path)
-    assert data.classes == ("Guinea pig",) and data.train.labels.tolist() == [0] * 4
+    assert load(NAME, tmp_path).classes == ("Guinea pig",)
+    with pytest.raises(DataError, match="has one class"):
+        dealt(NAME, tmp_path, 2, "domain")
     # A client may lack a class of another.
     draw(tmp_path, "c", train__dog=2, test__dog=1)
-    assert load(NAME, tmp_path).train.labels.tolist() == [0] * 4 + [1] * 2
+    data = load(NAME, tmp_path)
+    assert data.classes == ("Guinea pig", "dog")
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 2
 
 
 def test_one_holder_s_split_read_as_clients(tmp_path: Path):

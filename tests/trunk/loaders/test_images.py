@@ -58,10 +58,16 @@ def test_all_formats_are_read(kind: str) -> None:
 
 
 def test_sixteen_bits_are_scaled() -> None:
-    # Pillow by itself cuts off at 255 and gives 255 for all but the first.
-    values = (256, 257, 128 * 257, 65535)
+    # Pillow by itself cuts off at 255 and gives 255 for all of them but the first.
+    values = (255, 256, 128 * 256 + 255, 65535)
     data = png(4, 1, b"\0" + struct.pack(">4H", *values), depth=16, colour=0)
     np.testing.assert_array_equal(decode(data, "x")[0, :, 0], [0, 1, 128, 255])
+    for mode, order in (("I;16", "<u2"), ("I;16B", ">u2")):
+        grey = Image.frombytes(mode, (4, 1), np.array(values, order).tobytes())
+        np.testing.assert_array_equal(decode(encoded(grey, "TIFF"), "x")[0, :, 2], [0, 1, 128, 255])
+    # A dark image stays dark, whatever its own least and largest value.
+    dark = Image.fromarray(np.array([[0, 600]], np.uint16))
+    np.testing.assert_array_equal(decode(encoded(dark, "TIFF"), "x")[0, :, 0], [0, 2])
     coloured = png(2, 1, b"\0" + struct.pack(">6H", 65535, 0, 257, 0, 65535, 0), depth=16)
     np.testing.assert_array_equal(decode(coloured, "x"), [[[255, 0, 1], [0, 255, 0]]])
 
@@ -71,7 +77,25 @@ def test_what_is_no_image_of_a_valid_format() -> None:
         with pytest.raises(DataError, match=r"'a/b.jpg' is (no|a damaged) image"):
             decode(data, "a/b.jpg")
     with pytest.raises(DataError, match="valid formats: JPEG"):
-        decode(encoded(halves(), "TIFF"), "x")
+        decode(encoded(halves(), "TGA"), "x")
+
+
+def test_tiff_is_one_page_of_values_with_a_fixed_place_in_eight_bits() -> None:
+    page = halves()
+    with pytest.raises(DataError, match=r"'x' has several pages; valid is one"):
+        decode(encoded(page, "TIFF", save_all=True, append_images=[page]), "x")
+    for values in (np.float32, np.int32):
+        odd = Image.fromarray(np.full((2, 2), 70_000, values))
+        with pytest.raises(DataError, match="'x' has values of 32 bits"):
+            decode(encoded(odd, "TIFF"), "x")
+    grey = Image.fromarray(np.array([[0, 65535]], np.uint16))
+    with pytest.raises(DataError, match="'x' has values of 16 bits"):
+        decode(encoded(grey, "TIFF", tiffinfo={262: 0}), "x")
+    alpha = halves("RGBA")
+    alpha.putalpha(7)
+    for picture_, options in ((alpha, {}), (page, {"compression": "tiff_lzw"}), (page, {})):
+        pixels = decode(encoded(picture_, "TIFF", **options), "x")
+        np.testing.assert_array_equal(pixels, np.asarray(page))
 
 
 @pytest.mark.filterwarnings("ignore")
