@@ -195,7 +195,8 @@ EPSILONS: Final = (
     "on the same clients sees their composition"
 )
 BOLD: Final = (
-    "bold: better than all others at its epsilon, by paired t-tests over seeds (Holm, p < 0.05)"
+    "bold: better than all others with its data and epsilon, by paired t-tests over seeds (Holm, "
+    "p < 0.05)"
 )
 CHANCE: Final = "n.s.: not beyond chance"
 GAIN: Final = "gain over alone"
@@ -209,7 +210,7 @@ class Number:
     Attributes:
         spread: The spread over seeds, None without a finished run.
         missing: Number of seeds without a finished run.
-        is_best: Whether it is beyond doubt the best of its column at its epsilon.
+        is_best: Whether it is beyond doubt the best of its column with its data and epsilon.
     """
 
     spread: Spread | None
@@ -251,8 +252,12 @@ class Row:
 
     @property
     def at(self) -> tuple[tuple[str, str], ...]:
-        """What only rows that are compared have in common: the values that set epsilon."""
-        return tuple(pair for pair in self.label.axes if pair[0] in (*PRICED, "privacy"))
+        """What only rows that are compared have in common: values that set data or epsilon."""
+        return tuple(
+            (key, value)
+            for key, value in self.label.axes
+            if key in (*PRICED, "privacy") or key.startswith("task.")
+        )
 
     @property
     def marks(self) -> str:
@@ -269,7 +274,7 @@ class Comparison:
         first: Name of the row with the larger mean.
         second: Name of the other row.
         column: Name of the column; empty if there is only one.
-        difference: First minus second, over seeds; p is corrected for all tests at this epsilon.
+        difference: First minus second, over seeds; p is corrected for all tests beside it.
     """
 
     first: str
@@ -303,7 +308,7 @@ class Table:
         is_private: Whether any run has a mechanism, so that the table shows epsilons.
         warnings: The warnings of all runs' reports.
         training: The optimisers of the runs in words, with their runs where they differ.
-        tests: Paired tests of the rows at the same epsilon.
+        tests: Paired tests of the rows with the same data and epsilon.
     """
 
     caption: str
