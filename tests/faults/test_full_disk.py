@@ -167,7 +167,7 @@ def test_a_clients_log_that_cannot_be_written_ends_nothing(folder, monkeypatch):
 
 @pytest.mark.parametrize("kind", [FederationScreen, FederationLines])
 def test_a_coordinators_screen_that_cannot_be_written_hangs_up_on_nobody(kind, monkeypatch):
-    screen = kind(1e-5, quiet=True)
+    screen = kind(quiet=True)
     monkeypatch.setattr(sys, "stdout", Full())
     monkeypatch.setattr(sys, "stderr", Full())
     screen.connected("north", True)

@@ -116,7 +116,7 @@ def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
 ):
     at = ("--storage", storage.url)
     with monkeypatch.context() as patch, pytest.raises(Crash):
-        crash_at(patch, pruning, "_erase_own_parts", 1)
+        crash_at(patch, pruning, "_stores", 1)
         with open_existing(storage.url, read_only=False) as database:
             pruning.prune(database, killed)
     assert personal(storage, killed) > 0
