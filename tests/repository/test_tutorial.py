@@ -23,12 +23,12 @@ def test_all_that_the_page_says_comes_about(tmp_path: Path):
     table = (tmp_path / "compared" / "table.md").read_text()
     found = {
         (method, alpha): float(mean)
-        for method, alpha, mean in re.findall(r"`(\w+)` \| ([\d.]+) \| \W*(\d+\.\d+) ±", table)
+        for method, alpha, mean in re.findall(r"(\w+), alpha = ([\d.]+) \| \W*(\d+\.\d+) ±", table)
     }
     # What the page says of both methods, in its own order.
-    assert found["promptfl", "100"] > found["coop", "100"] + 5.0
-    assert found["coop", "0.3"] > found["promptfl", "0.3"] + 5.0
-    pictures = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert found["PromptFL", "100"] > found["CoOp", "100"] + 5.0
+    assert found["CoOp", "0.3"] > found["PromptFL", "0.3"] + 5.0
+    pictures = {path.name for path in (tmp_path / "compared").iterdir()}
     assert {"final.svg", "final.png", "clients.svg"} <= pictures
     (private,) = tmp_path.glob("runs/private-*/summary.json")
     final = json.loads(private.read_text())["final"]
