@@ -17,7 +17,7 @@ from torch.nn import functional
 from methods import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.registry import InProgram
+from methods.interface.plugins import InProgram
 from methods.networks.method import BatchObjective, blocks, columns_of
 from sotto.errors import invalid
 

@@ -16,7 +16,7 @@ from typer.main import get_command
 from platform.cli.command_line import (
     ABOUT,
     DEFAULT_STORAGE,
-    METHODS,
+    PLUGINS,
     CommandLine,
     Config,
     Json,
@@ -53,7 +53,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(new_app, name="new")
 app.add_typer(report_app)
 
-MethodsOption = Annotated[Path | None, METHODS]
+PluginsOption = Annotated[Path | None, PLUGINS]
 EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
 PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
@@ -106,7 +106,7 @@ def run(
     device: DeviceOption = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     reference: Reference = False,
-    methods_: MethodsOption = None,
+    plugins: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -115,7 +115,7 @@ def run(
     from platform.errors import ConfigError
     from platform.experiment.planning import Surroundings
 
-    surroundings = Surroundings.with_methods(methods_, as_published=reference)
+    surroundings = Surroundings.with_plugins(plugins, as_published=reference)
     overrides = list(set_ or [])
     if reference and config is None:
         raise ConfigError("--reference: needs a CONFIG, that of a paper's table")
@@ -200,7 +200,7 @@ def sweep(
         ),
     ] = None,
     as_published: Reference = False,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -208,7 +208,7 @@ def sweep(
 
 
 @app.command(by="configs.print_methods")
-def methods(folder: MethodsOption = None, as_json: Json = False) -> None:
+def methods(folder: PluginsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
 
 
@@ -225,7 +225,7 @@ def configs(
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
     as_published: Reference = False,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
@@ -275,7 +275,7 @@ def audit_privacy(
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
     ] = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
@@ -298,7 +298,7 @@ def clipping(
     rounds: Annotated[
         int | None, typer.Option(help="Run only this many rounds; default all.", min=1, max=100_000)
     ] = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
@@ -323,7 +323,7 @@ def export(
     *,
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -338,7 +338,7 @@ def predict(
     ],
     *,
     client: ClientOption = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:

@@ -16,6 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
+from methods.interface.plugins import Plugins
 from platform.cli.output import answer, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
@@ -35,7 +36,7 @@ def configs_command(
 ) -> None:
     """List configurations or keys, or show one configuration with all that it extends."""
     if config is not None and not keys:
-        sources = Sources(registry=Registry(folder=folder), as_published=as_published)
+        sources = Sources.of(Plugins(folder), as_published=as_published)
         found = load_config(config, overrides or (), sources)
         if as_json:
             print_json(found.model_dump(mode="json"))
@@ -61,7 +62,7 @@ def configs_command(
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
     """List all methods with their options; the user's own methods come from a folder."""
-    registry = Registry(folder=folder)
+    registry = Registry(plugins=Plugins(folder))
     infos = [registry.info(name) for name in registry.available()]
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
     listed = table(None, ("method", "what it is", "options"), rows)

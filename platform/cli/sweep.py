@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from rich.progress import TaskID, TextColumn
 
-from methods import Registry
+from methods.interface.plugins import Plugins
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table
@@ -77,7 +77,7 @@ def sweep_command(
             f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
         )
     cluster = None if on is None else cluster_of(on, cluster_settings or ())
-    sources = Sources(registry=Registry(folder=folder), as_published=as_published)
+    sources = Sources.of(Plugins(folder), as_published=as_published)
     request = SweepRequest(
         configs=tuple(configs),
         methods=() if methods is None else parse_names(methods),

@@ -108,7 +108,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("broken")
     for name in ("untouched", *BROKEN):
         write(folder, name, BROKEN[name][0] if name in BROKEN else "")
-    code, said = run_tests(ROOT, "platform/contract/test_training.py", "--methods", str(folder))
+    code, said = run_tests(ROOT, "platform/contract/test_training.py", "--plugins", str(folder))
     assert code == 1
     return said
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from methods import Registry
+from methods.interface.plugins import Plugins
 from platform.config import RunConfig, Sources, StorageConfig, load_config
-from platform.config.run import code_of, identity
+from platform.config.run import code_of, identity, origins_of
 from platform.errors import ConfigError
 from platform.experiment.environment import with_absolute_paths
-from platform.experiment.method_building import origin_document, validate_options
+from platform.experiment.method_building import validate_options
 from platform.protection.building import require_serving
 from platform.results.numbers import Axes
 
@@ -130,9 +130,8 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     _require_distinct("--set", [key for key, _ in settings])
     axes = tuple((key, values) for key, values in settings if len(values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
-    registry = Registry(folder=request.folder)
-    sources = sources or Sources(registry=registry)
-    cells = tuple(_cells(request, settings, own, sources=sources, registry=registry))
+    sources = sources or Sources.of(Plugins(request.folder))
+    cells = tuple(_cells(request, settings, own, sources=sources))
     found: dict[str, Cell] = {}
     for cell in cells:
         # One run in two rows would look like two results that agree.
@@ -190,9 +189,9 @@ def _cells(
     own: Mapping[str, Sequence[str]],
     *,
     sources: Sources,
-    registry: Registry,
 ) -> Iterator[Cell]:
     """Yield all cells, in order, each of them checked."""
+    registry = sources.registry
     # The first value of every setting, because a file may lack keys that a sweep sets.
     first = [f"{key}={values[0]}" for key, values in settings]
     bases = {c: load_config(Path(c), first, sources) for c in request.configs}
@@ -229,7 +228,7 @@ def _cells(
                 method=method,
                 axes=axes,
                 run=run,
-                code=code_of(origin_document(registry, method)),
+                code=code_of(origins_of(run.model_dump(mode="json"), registry.plugins)),
                 reading=registry.reading(method),
             )
 
