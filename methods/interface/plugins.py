@@ -6,18 +6,17 @@ A plug-in is a module. Its kind says what it must have:
     dataset    `INFOS`, `load(name, request)`: see `platform.data.catalogue`
     model      `SIZE`, `load() -> nn.Module`: see `methods.clip.own`
     mechanism  `MECHANISM`: see `platform.mechanisms.mechanism`
-    transport  `listen(address, handle)`, `send(address, packet, seconds)`: see
-               `platform.relay.transports`
+    transport  `listen`, `send`, `local_addresses`: see `platform.relay.transports`
 
 It can come from
 
 - an entry point of the group `sotto.KINDs`, such as `sotto.datasets`, in an installed package: the
   name is the plug-in's, the value a module;
 - a file of a folder that the user names (`--plugins DIR`, else the environment's `SOTTO_PLUGINS`,
-  which commands without this option and their child processes read too): `DIR/NAME.py` is a method, and
-  `DIR/datasets/NAME.py`, `DIR/models/NAME.py` and so on are the other kinds. A file stands alone:
-  it can import nothing else of the folder. Files whose names begin with `_` or `test_`, and
-  `conftest.py`, are no plug-ins;
+  which commands without this option and their child processes read too): `DIR/NAME.py` is a
+  method, and `DIR/datasets/NAME.py`, `DIR/models/NAME.py` and so on are the other kinds. A file
+  stands alone: it can import nothing else of the folder. Files whose names begin with `_` or
+  `test_`, and `conftest.py`, are no plug-ins;
 - an object of the program that calls this package, with the members of such a module.
 
 A configuration cannot name code: a name is looked up in these lists, and only what is found there
@@ -62,7 +61,7 @@ DOORS: Final[Mapping[Kind, Door]] = {
     "dataset": Door("task.dataset", ("INFOS", "load")),
     "model": Door("task.model.name", ("SIZE", "load")),
     "mechanism": Door("privacy.mechanism", ("MECHANISM",)),
-    "transport": Door("--transport", ("listen", "send")),
+    "transport": Door("--transport", ("listen", "send", "local_addresses")),
 }
 _OURS: Final = ("methods", "platform", "privacy", "sotto", "storage")
 _ROOT: Final = Path(__file__).resolve().parents[2]

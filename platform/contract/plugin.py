@@ -22,6 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--plugins",
         metavar="DIR",
+        dest=INI,
         help="Check the plug-ins of this folder; their code is run.",
     )
     group.addoption(
@@ -32,7 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def chosen_folder(config: pytest.Config) -> Path | None:
     """Return the folder from the option, else from the ini file; None if neither names one."""
-    option = config.getoption("--plugins", None)
+    option = config.getoption(INI, None)
     if option is not None:
         return Path(config.invocation_params.dir, option)
     written = _written(config)

@@ -172,10 +172,8 @@ def build_terms(
     """
     device = resolve_device(config.device)
     use_threads(config.threads)
-    backbone, registry = (
-        frozen_model(config.task.model, device, config.plugins),
-        surroundings.registry,
-    )
+    registry = surroundings.registry
+    backbone = frozen_model(config.task.model, device, config.plugins)
     task = task_of(config, data, backbone, device)
 
     def no_public_images(method: Method) -> Examples:

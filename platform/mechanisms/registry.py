@@ -82,7 +82,7 @@ def _from_outside(plugins: Plugins, name: str) -> Mechanism:
     if not isinstance(found, Mechanism) or found.name != name:
         raise BrokenPlugin(
             f"privacy.mechanism: {name!r} is {source.where} and its MECHANISM is not a Mechanism "
-            f"whose facts have this name; valid: Mechanism(facts=MechanismFacts(name={name!r}, ...))"
+            f"whose facts have this name; valid: MechanismFacts(name={name!r}, ...)"
         )
 
     def guarded(build: Callable[[Settings], Any]) -> Callable[[Settings], Any]:

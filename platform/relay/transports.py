@@ -5,16 +5,17 @@ A plug-in of the kind `transport` is a module with
     listen(address, handle)           a context within which `handle(packet)` answers each packet
                                       that comes to the address, also several at the same time
     send(address, packet, seconds)    the answer to a packet; `TimeoutError` if none came in time
+    local_addresses(count)            addresses on this machine, for tests
 
-`send` runs in the coordinator's relay and `listen` in the relay on the client's machine, which hands
-packets to the client's process. What an address is, the transport says. The bytes are opaque to it:
-parties check every packet, so a transport can lose or delay messages and can do no more than a
-network can. Relays are processes of their own: a transport's code never runs beside data or keys.
+`send` runs in the coordinator's relay and `listen` in the relay on the client's machine, which
+hands packets to the client's process. What an address is, the transport says, and it must make sure
+that only a client's own machine answers for it, as engines do by node keys. It sees the same bytes
+as an engine does. Relays are processes of their own: its code never runs beside data or keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Event
@@ -40,6 +41,10 @@ class Transport(Protocol):
 
     def send(self, address: str, packet: bytes, seconds: float) -> bytes:
         """Return the answer to a packet, or raise `TimeoutError`."""
+        ...
+
+    def local_addresses(self, count: int) -> Sequence[str]:
+        """Return addresses on this machine that nothing uses."""
         ...
 
 

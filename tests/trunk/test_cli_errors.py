@@ -193,7 +193,7 @@ def test_under_json_it_is_one_object(sotto, place, arguments):
     answer = sotto(*arguments, "--json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
     told = json.loads(answer.err)
-    kinds = ("usage", "config_error", "unknown_run", "foreign_file", "broken_method")
+    kinds = ("usage", "config_error", "unknown_run", "foreign_file", "broken_plugin")
     assert told["exit_code"] == 2 and told["kind"] in kinds
     assert plain.err.startswith(f"error: {told['field'] or ''}")
 

@@ -124,7 +124,7 @@ def without_options(folder: Path) -> None:
         (without_options, "without needs"),
         (written(METHOD, "promptfl.py"), "'promptfl' is a module"),
         (written(METHOD, "my-method.py"), "'my-method.py' is no"),
-        (lambda folder: (folder / "momentum.py").unlink(), "holds no method"),
+        (lambda folder: (folder / "momentum.py").unlink(), "holds no plug-in"),
         (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset"),
         (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
