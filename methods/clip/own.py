@@ -111,8 +111,9 @@ def own_model(name: str, pretrained: str | None, device: str, plugins: Plugins) 
         fingerprint=hashlib.sha256(known.encode()).hexdigest(),
         transform_digest=hashlib.sha256(settings.encode()).hexdigest(),
         embed_dim=width,
-        token_dim=0,
-        context_length=0,
+        # Of a usual text tower: the first text that is asked for is what is refused.
+        token_dim=512,
+        context_length=77,
         image_size=side,
         logit_scale=LOGIT_SCALE,
         device=str(target),

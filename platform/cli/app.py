@@ -8,7 +8,7 @@ SIGTERM. Heavy imports happen inside the commands, so that `--help` answers at o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer.main import get_command
@@ -38,9 +38,6 @@ cache_app = CommandLine(
     help="Outputs of frozen models on images, kept beside the database.", no_args_is_help=True
 )
 federation_app = CommandLine(help="A run whose clients are elsewhere.", no_args_is_help=True)
-new_app = CommandLine(
-    help="Start something of your own from files that work.", no_args_is_help=True
-)
 enrolment_app = CommandLine(
     help="Which client has which key, for secure aggregation against an active server. Each client "
     "makes and keeps its own key: sotto client keys create.",
@@ -50,7 +47,6 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
-app.add_typer(new_app, name="new")
 app.add_typer(report_app)
 
 PluginsOption = Annotated[Path | None, PLUGINS]
@@ -503,22 +499,26 @@ def federation_remove(
     """
 
 
-@new_app.command("method", by="configs.new_method_command")
-def new_method(
+@app.command("new", by="configs.new_plugin_command")
+def new(
+    kind: Annotated[
+        Literal["method", "dataset", "model", "mechanism", "transport"],
+        typer.Argument(metavar="KIND", help="method, dataset, model, mechanism or transport."),
+    ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The method's name: small letters, digits and _.")
+        str, typer.Argument(metavar="NAME", help="Its name: small letters, digits and _.")
     ],
     into: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the three files, made if missing; default is this folder, or in a "
-            "checkout of Sotto its folders of methods, presets and tests.",
+            help="Folder of plug-ins, made if missing; default is this folder, or for a method in "
+            "a checkout of Sotto its folders of methods, presets and tests.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a method that trains, its preset, and a test that fails until you replace a number."""
+    """Write something of your own that works, and a test that fails until you fill it in."""
 
 
 @enrolment_app.command("create-for-development", by="federation.create_command")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.cli.configs import new_method_command
+from platform.cli.configs import new_plugin_command
 from platform.contract import test_training
 from platform.contract.plugin import rule_of
 from tests._forking import ROOT, run_tests
@@ -114,7 +114,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def write(folder: Path, name: str, added: str) -> None:
-    new_method_command(name, folder, as_json=True)
+    new_plugin_command("method", name, folder, as_json=True)
     path = folder / f"{name}.py"
     text = path.read_text()
     text = text.replace("import dataclass\n", "import dataclass, field\n")
