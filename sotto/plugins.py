@@ -34,7 +34,8 @@ def plugin(kind: Kind, name: str, value: Any) -> InProgram:
     if missing:
         valid = f"an object with {' and '.join(DOORS[kind].members)}"
         raise invalid("value", f"{type(value).__name__} without {missing[0]}", valid)
-    told = "\n".join(_told(value, depth=0 if inspect.ismodule(value) else 2))
+    parts = [value] if inspect.ismodule(value) else [getattr(value, m) for m in DOORS[kind].members]
+    told = "\n".join(line for part in parts for line in _told(part, depth=1))
     return InProgram(name, value, hashlib.sha256(told.encode()).hexdigest(), kind)
 
 
@@ -44,8 +45,7 @@ def _told(value: object, depth: int) -> Iterator[str]:
     for each in (value, type(value)):
         with suppress(OSError, TypeError):
             yield inspect.getsource(each)  # type: ignore[arg-type]
-    members = getattr(value, "__dict__", {}) if depth else {}
-    for name in sorted(members):
-        if not name.startswith("__"):
+    if depth and not inspect.ismodule(value):
+        for name, member in sorted(getattr(value, "__dict__", {}).items()):
             yield name
-            yield from _told(members[name], depth - 1)
+            yield from _told(member, depth - 1)

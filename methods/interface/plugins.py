@@ -368,12 +368,16 @@ def _remedy(source: Outside, error: BaseException) -> str:
     """Return where to look: the innermost line of the plug-in, else of no library."""
     frames = traceback.extract_tb(error.__traceback__)
     library = (sysconfig.get_paths()["stdlib"], *map(str, (_ROOT / name for name in _OURS)))
+    mapped = any(frame.filename.endswith("vmap.py") for frame in frames)
+    alone = ", which torch.func.vmap runs on one image at a time" if mapped else ""
     for frame in reversed(frames):
         path = frame.filename
         is_other = "-packages" in path or path.startswith((*library, "<frozen"))
         if path == str(source.file) or (source.file is None and not is_other):
-            return f"correct line {frame.lineno} of {Path(path).name}"
-    return f"no line of the {source.kind} was running, so correct what it gives to torch or numpy"
+            return f"correct {frame.name}, line {frame.lineno} of {Path(path).name}{alone}"
+    return (
+        f"a library raised it after the {source.kind}'s own lines{alone}, so correct what it names"
+    )
 
 
 class Guarded:
