@@ -38,8 +38,8 @@ from methods.interface.method import (
     Visibility,
     Weighting,
 )
-from methods.interface.plugins import Origin
 from methods.interface.registry import BUILT_IN_METHODS, MethodInfo, Registry
+from methods.plugins import Origin
 
 __all__ = [
     "BUILT_IN_METHODS",

@@ -17,8 +17,8 @@ from torch.nn import functional
 from methods import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.plugins import InProgram
 from methods.networks.method import BatchObjective, blocks, columns_of
+from methods.plugins import InProgram
 from sotto.errors import invalid
 
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from methods.interface.plugins import DOORS, InProgram, Kind
+from methods.plugins import DOORS, InProgram, Kind
 from sotto.errors import invalid
 
 
@@ -20,7 +20,7 @@ def plugin(kind: Kind, name: str, value: Any) -> InProgram:
         kind: `dataset`, `model`, `mechanism` or `method`.
         name: Its name in configurations and records.
         value: A module, or any object, with what a plug-in of this kind has:
-            `methods.interface.plugins` lists it.
+            `methods.plugins` lists it.
 
     Raises:
         Error: The kind is another, the name is no name, or the object lacks a member.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from methods import MethodError
-from methods.interface.plugins import InProgram
+from methods.plugins import InProgram
 from platform.agreement import Agreed
 from platform.agreement.budgets import read_budget
 from platform.config import RunConfig, load_config, parse_config
@@ -90,7 +90,7 @@ class Run:
         """
         with refusing():
             self.id, self.storage = resolve_run(id, storage), storage
-        self._mechanisms = surroundings_of(plugins).sources.mechanisms
+        self._sources = surroundings_of(plugins).sources
 
     def __repr__(self) -> str:
         """Show the run with its two numbers."""
@@ -100,7 +100,7 @@ class Run:
     @cached_property
     def _agreed(self) -> Agreed:
         with refusing():
-            return agreed_run(self.id, self.storage, self._mechanisms)
+            return agreed_run(self.id, self.storage, self._sources)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Run:
                 valid = ".html, .json, or .pdf where WeasyPrint and Pango are installed"
                 raise invalid("path", str(target), valid) from None
         with refusing(), closing(open_existing(self.storage)) as database:
-            subject = read_budget(database, self.id, mechanisms=self._mechanisms)
+            subject = read_budget(database, self.id, mechanisms=self._sources.mechanisms)
             run_ids = {subject.agreed.records.run_id, subject.agreed.spending.run_id}
             made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             report = budget_report(subject, (), made=made, log=read_log(database, run_ids))

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from methods.clip.adapter import Backbone, device_of, fingerprint_of, is_taken
 from methods.errors import BackboneError, BrokenPlugin
-from methods.interface.plugins import Outside, Plugins, calling
+from methods.plugins import Outside, Plugins, calling
 
 LOGIT_SCALE = 100.0
 """Factor on cosines, as that of the published CLIPs."""

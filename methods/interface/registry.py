@@ -5,7 +5,7 @@ A module that is a method has a frozen dataclass `Config` and a function
 second names the paper. It may have `VARIANTS`, a tuple of options to change in the preset so that
 something else is sent, kept or admitted; the contract suite tries each. Nothing else needs an edit.
 A method is a module of `methods/` without a leading underscore, whose preset is in
-`configs/methods/`, or a plug-in (`methods.interface.plugins`), whose preset is the YAML file of the
+`configs/methods/`, or a plug-in (`methods.plugins`), whose preset is the YAML file of the
 same name beside it; an object of the program has its defaults in `Config`.
 """
 
@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 
 from methods.errors import BrokenPlugin, UnknownMethod
 from methods.interface.method import Method, PoolPolicy, Task
-from methods.interface.plugins import Kind, Origin, Outside, Plugins, by_name
+from methods.plugins import Kind, Origin, Outside, Plugins, by_name
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,13 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
-from methods.interface.plugins import Kind, Plugins, folder_of
+from methods.plugins import Kind, Plugins, folder_of
 from platform.cli.output import answer, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.run import known_keys
 from platform.disk.files import named
 from platform.errors import ConfigError, printable
-from platform.mechanisms import BUILT_IN
 
 
 def configs_command(
@@ -152,7 +151,7 @@ def taken_names(kind: Kind) -> Collection[str]:
 
         ours = [info.name for info in dataset_infos()]
     if kind == "mechanism":
-        ours = BUILT_IN.names
+        return Sources.of(plugins).mechanisms.names
     return (*ours, *plugins.of(kind))
 
 

@@ -47,7 +47,7 @@ def load_trained(
 
     Without a client the model is the shared prompts; `read_only` leaves the audit log as it is.
     """
-    summary = require_summary(run_id, storage, surroundings.sources.mechanisms)
+    summary = require_summary(run_id, storage, surroundings.sources)
     simulation = reopen_run(
         *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
@@ -121,7 +121,7 @@ def predict_command(
     """Classify image files, or text files with one text each."""
     surroundings = Surroundings.with_plugins(folder)
     # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
-    found = require_summary(run_id, storage, surroundings.sources.mechanisms)
+    found = require_summary(run_id, storage, surroundings.sources)
     info = dataset_info(found["dataset"], surroundings.registry.plugins)
     what = info.modality.removesuffix("s")
     read = read_text if what == "text" else read_image

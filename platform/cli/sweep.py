@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 from rich.progress import TaskID, TextColumn
 
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, epsilon, fraction, printable, table

@@ -21,7 +21,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from methods import Registry
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.errors import ConfigError
 from platform.mechanisms import KNOWN, Mechanisms
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, model_validator
 
-from methods.interface.plugins import Kind, Plugins
+from methods.plugins import Kind, Plugins
 from platform.config.rules import require_consistent
 from platform.config.sections import RunSections
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.mechanisms import (
     BUILT_IN,
     KNOWN,

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from methods import BrokenPlugin, Registry
-from methods.interface.plugins import DOORS, Kind, Plugins
 from methods.interface.registry import BUILT_IN_METHODS
+from methods.plugins import DOORS, Kind, Plugins
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from methods import LocalResult, Method, MethodError, Task
-from methods.interface.plugins import Kind, Plugins
+from methods.plugins import Kind, Plugins
 from platform.contract.cases import (
     Case,
     Plugin,

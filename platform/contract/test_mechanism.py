@@ -19,9 +19,9 @@ from platform.contract.driving import RUN
 from platform.contract.examples import draw_examples
 from platform.contract.mechanisms import NAMES, THRESHOLD, build, set_stage
 from platform.contract.test_mechanisms import ALPHA, SAMPLES
-from platform.mechanisms import Mechanism
 from privacy import (
     ClientMechanism,
+    MechanismFacts,
     Release,
     ReleaseKey,
     SeededNoise,
@@ -55,30 +55,30 @@ def sources(a_mechanism: Plugin) -> Sources:
 
 
 @pytest.fixture
-def mechanism(a_mechanism: Plugin, sources: Sources) -> Mechanism:
-    """Return the mechanism under test."""
-    return sources.mechanisms.named(a_mechanism.name)
+def facts(a_mechanism: Plugin, sources: Sources) -> MechanismFacts:
+    """Return what the mechanism under test declares."""
+    return sources.mechanisms.facts_of(a_mechanism.name)
 
 
-def configured(mechanism: Mechanism, sources: Sources, masks: bool) -> RunConfig:
+def configured(facts: MechanismFacts, sources: Sources, masks: bool) -> RunConfig:
     """Return a small federation under the mechanism; `ConfigError` if it cannot be."""
-    size = "per_sample_clipping_norm" if mechanism.facts.is_in_steps else "clipping_norm"
-    noise = {size: 0.5, "noise_multiplier": 1.5} if mechanism.facts.claims else {}
+    size = "per_sample_clipping_norm" if facts.is_in_steps else "clipping_norm"
+    noise = {size: 0.5, "noise_multiplier": 1.5} if facts.claims else {}
     tree = {
         "name": "contract",
         "task": {"clients": len(NAMES)},
         "method": {"name": METHOD.method, **METHOD.options},
         "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
-        "privacy": {"mechanism": mechanism.name, **noise, "noise_source": "seeded"},
+        "privacy": {"mechanism": facts.name, **noise, "noise_source": "seeded"},
         "secure_aggregation": {"enabled": masks, "threshold": THRESHOLD},
     }
     return parse_config(tree, sources=sources)
 
 
 @pytest.fixture
-def upload(mechanism: Mechanism, sources: Sources, task: Task, stores: Path) -> ClientMechanism:
+def upload(facts: MechanismFacts, sources: Sources, task: Task, stores: Path) -> ClientMechanism:
     """Return what protects an upload in a run."""
-    config = configured(mechanism, sources, masks=not mechanism.shows_uploads)
+    config = configured(facts, sources, masks=not facts.noises_alone)
     return set_stage(config, build(METHOD, config, task), {}, stores).protection.mechanism
 
 
@@ -94,19 +94,19 @@ def sent(upload: ClientMechanism, vector: NDArray[Any], noise: SeededNoise) -> N
     return np.asarray(grid.dequantise(protect_upload(vector, upload, grid, noise).levels), float)
 
 
-def test_it_is_charged_under_its_name_and_has_a_price(mechanism: Mechanism, row: Release) -> None:
+def test_it_is_charged_under_its_name_and_has_a_price(facts: MechanismFacts, row: Release) -> None:
     """A row has the mechanism's name and facts, and an accountant prices it."""
-    if mechanism.facts.is_in_steps or not mechanism.facts.claims:
+    if facts.is_in_steps or not facts.claims:
         return
-    assert row.mechanism == mechanism.facts
+    assert row.mechanism == facts
     assert 0 < epsilons([row], 1e-5).observer < math.inf
 
 
 def test_an_upload_moves_no_further_than_is_charged(
-    mechanism: Mechanism, upload: ClientMechanism, row: Release
+    facts: MechanismFacts, upload: ClientMechanism, row: Release
 ) -> None:
     """Without its noise, another vector of a client moves the upload by the charged sensitivity."""
-    if mechanism.facts.is_in_steps or not mechanism.facts.claims:
+    if facts.is_in_steps or not facts.claims:
         return
     rng = np.random.default_rng(8)
     ray = rng.normal(size=SIZE)
@@ -123,19 +123,19 @@ def test_an_upload_moves_no_further_than_is_charged(
 
 
 def test_its_noise_is_that_of_its_row(
-    mechanism: Mechanism, upload: ClientMechanism, row: Release
+    facts: MechanismFacts, upload: ClientMechanism, row: Release
 ) -> None:
     """Noise on an empty upload, or on an empty sum, has the deviation and the law of its row."""
-    if mechanism.facts.is_in_steps or not mechanism.facts.claims:
+    if facts.is_in_steps or not facts.claims:
         return
     noise = SeededNoise(np.random.default_rng(11))
     deviation, drawn = row.standard_deviation, list[NDArray[Any]]()
-    if mechanism.facts.is_shared_out:
+    if facts.is_shared_out:
         # A row is about a sum, and each client draws a share.
         assert deviation <= upload.noise_in_sum(len(NAMES))
         deviation = upload.client_deviation
     while sum(map(len, drawn)) < SAMPLES:
-        if mechanism.facts.is_bare_to_server:
+        if facts.is_bare_to_server:
             of_sum = upload.noise_for_sum(SIZE, noise, {})
             assert of_sum is not None
             grid = upload.grid(SIZE, bits=24, clients=len(NAMES))
@@ -159,12 +159,12 @@ def test_equal_generators_give_equal_noise(upload: ClientMechanism) -> None:
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_a_round_under_it_is_released_and_charged(
-    mechanism: Mechanism, sources: Sources, masks: bool, *, task: Task, stores: Path
+    facts: MechanismFacts, sources: Sources, masks: bool, *, task: Task, stores: Path
 ) -> None:
     """A round in which a client is lost gives a finite sum, and each client has its own row."""
-    if not masks and mechanism.needs_masks:
+    if not masks and facts.is_shared_out:
         return
-    config = configured(mechanism, sources, masks)
+    config = configured(facts, sources, masks)
     data = {name: draw_examples(build(METHOD, config, task), i) for i, name in enumerate(NAMES)}
     stage = set_stage(config, build(METHOD, config, task), data, stores)
     outcome = stage.play(lost=NAMES[:1])
@@ -172,5 +172,5 @@ def test_a_round_under_it_is_released_and_charged(
     assert np.isfinite(outcome.summed.vector).all()
     for name in NAMES[1:]:
         rows = stage.clients[name]._store.rows(RUN)
-        assert {(one.mechanism, one.channel) for one in rows} == {(mechanism.name, "sum")}
+        assert {(one.mechanism, one.channel) for one in rows} == {(facts.name, "sum")}
         assert all(replace(one, status="reserved") == one for one in rows)

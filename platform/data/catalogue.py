@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from methods import BrokenPlugin, MethodError
-from methods.interface.plugins import Plugins, calling
+from methods.plugins import Plugins, calling
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Method, MethodError
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.config import ModelConfig
 from platform.data.cache import (
     About,

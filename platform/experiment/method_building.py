@@ -29,13 +29,13 @@ from methods import (
     Visibility,
 )
 from methods.interface.groups import in_groups
-from methods.interface.plugins import Guarded, calling
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
     WithServerOptimizer,
 )
 from methods.interface.subspace import in_subspace, origin_of
+from methods.plugins import Guarded, calling
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.config.run import ROLES, name_in, origins_of, recorded_origins

@@ -18,7 +18,7 @@ from typing import Self
 import yaml
 
 from methods import Method, MethodError, Registry
-from methods.interface.plugins import InProgram, Plugins
+from methods.plugins import InProgram, Plugins
 from platform.agreement import require_agreement, stored_tree
 from platform.config import (
     RunConfig,

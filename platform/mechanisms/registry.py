@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from methods import BrokenPlugin
-from methods.interface.plugins import Guarded, Outside, Plugins, calling
+from methods.plugins import Guarded, Outside, Plugins, calling
 from platform.mechanisms.central_noise import CENTRAL_NOISE
 from platform.mechanisms.distributed_noise import DISTRIBUTED_NOISE
 from platform.mechanisms.dp_sgd import DP_SGD

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from methods import BrokenPlugin
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.errors import ConfigError
 from platform.relay.links import end_by_signal, forward
 from platform.relay.transports import forward_over, serve, transport_named

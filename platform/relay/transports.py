@@ -22,7 +22,7 @@ from threading import Event
 from typing import Protocol, cast
 
 from methods import BrokenPlugin
-from methods.interface.plugins import Guarded, Plugins
+from methods.plugins import Guarded, Plugins
 from platform.errors import ConfigError, ProtocolError
 from platform.relay import packets
 from platform.relay.links import LATE, Parcel, hand_over, lost, relay, say

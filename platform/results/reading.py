@@ -16,10 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
+from platform.config import Sources
 from platform.config.run import code_of, identity, recorded_origins
 from platform.disk.opening import is_there, open_existing, run_folder
 from platform.errors import ConfigError, UnknownRun, listed
-from platform.mechanisms import KNOWN, Mechanisms
 from platform.results.numbers import Axes, RunNumbers
 from platform.rounds.audit_trail import parsed_detail
 from storage import Database
@@ -151,15 +151,16 @@ def resolved_once(database: Database, names: Sequence[str], storage: str, option
     return found
 
 
-def agreed_run(run_id: str, storage: str, mechanisms: Mechanisms = KNOWN) -> Agreed:
-    """Return a run whose records agree, finished or not."""
+def agreed_run(run_id: str, storage: str, sources: Sources | None = None) -> Agreed:
+    """Return a run whose records agree, finished or not; `sources` has its mechanism."""
+    mechanisms = (sources or Sources()).mechanisms
     with closing(open_existing(storage)) as database:
         return require_agreement(database, resolved(database, run_id, storage), mechanisms)
 
 
-def require_summary(run_id: str, storage: str, mechanisms: Mechanisms = KNOWN) -> dict[str, Any]:
+def require_summary(run_id: str, storage: str, sources: Sources | None = None) -> dict[str, Any]:
     """Return a finished run's summary, if its records agree; refuse an unfinished run."""
-    agreed = agreed_run(run_id, storage, mechanisms)
+    agreed = agreed_run(run_id, storage, sources)
     if agreed.summary is None:
         found = agreed.records.run_id
         raise UnknownRun(f"RUN: {found} has not finished; go on with `run --resume {found}`")

@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 import sotto
 from methods import BrokenPlugin
-from methods.interface.plugins import DOORS, Plugins
+from methods.plugins import DOORS, Plugins
 from platform.config import ModelConfig, Sources, parse_config
 from platform.data.catalogue import DataRequest, dataset_infos, load_dataset
 from platform.data.preparing import frozen_model

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from methods.interface.plugins import Plugins
+from methods.plugins import Plugins
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.config.run import code_of, identity, origins_of
 from platform.errors import ConfigError
