@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from methods.errors import (
     BackboneError,
-    BrokenMethod,
+    BrokenPlugin,
     MethodError,
     UnknownMethod,
     UpdateSpecMismatch,
@@ -38,14 +38,15 @@ from methods.interface.method import (
     Visibility,
     Weighting,
 )
-from methods.interface.registry import BUILT_IN_METHODS, MethodInfo, Origin, Registry
+from methods.interface.registry import BUILT_IN_METHODS, MethodInfo, Registry
+from methods.plugins import Origin
 
 __all__ = [
     "BUILT_IN_METHODS",
     "Aggregate",
     "Arrays",
     "BackboneError",
-    "BrokenMethod",
+    "BrokenPlugin",
     "ClientView",
     "CountsUpTo",
     "CountsWith",

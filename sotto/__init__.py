@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from sotto.errors import Error
     from sotto.own import averaged
     from sotto.plans import Plan, calibrate
+    from sotto.plugins import plugin
     from sotto.runs import Epsilon, Round, Run, resume, run
     from sotto.studies import Study
     from sotto.sums import SecureSum, SecureSumClient, SecureSumServer, secure_sum
@@ -50,6 +51,7 @@ _MODULES = {
     "averaged": "own",
     "calibrate": "plans",
     "clip": "data",
+    "plugin": "plugins",
     "resume": "runs",
     "run": "runs",
     "secure_sum": "sums",
@@ -68,6 +70,7 @@ __all__ = [
     "averaged",
     "calibrate",
     "clip",
+    "plugin",
     "resume",
     "run",
     "secure_sum",

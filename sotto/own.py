@@ -17,8 +17,8 @@ from torch.nn import functional
 from methods import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.interface.registry import InProgram
 from methods.networks.method import BatchObjective, blocks, columns_of
+from methods.plugins import InProgram
 from sotto.errors import invalid
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -148,18 +148,12 @@ class OwnNetwork(AveragedMethod):
         return found
 
     def _scores(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        try:
-            found: Tensor = functional_call(self.module, dict(parameters), (images,))
-        except Exception as error:
-            raise MethodError(_told(type(self.module).__name__, "forward", error)) from error
+        found: Tensor = functional_call(self.module, dict(parameters), (images,))
         return found
 
     def _losses_of(self, scores: Tensor, labels: Tensor) -> Tensor:
         name = getattr(self.loss, "__qualname__", "loss")
-        try:
-            found = self.loss(scores, labels)
-        except Exception as error:
-            raise MethodError(_told("loss", name, error)) from error
+        found = self.loss(scores, labels)
         if not isinstance(found, Tensor) or found.shape != labels.shape:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise MethodError(
@@ -167,11 +161,3 @@ class OwnNetwork(AveragedMethod):
                 'image, as with reduction="none"'
             )
         return found
-
-
-def _told(what: str, function: str, error: Exception) -> str:
-    reason = " ".join(str(error).split())[:200] or "no reason given"
-    return (
-        f"module: {function} of {what} raised {type(error).__name__}: {reason}; valid: a network "
-        "for images of shape (B, 3, size, size)"
-    )

@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from methods import MethodError, Registry
-from methods.interface.registry import InProgram
+from methods import MethodError
+from methods.plugins import InProgram
 from platform.agreement import Agreed
 from platform.agreement.budgets import read_budget
-from platform.config import RunConfig, Sources, load_config, parse_config
+from platform.config import RunConfig, load_config, parse_config
 from platform.config.files import find_config, is_file, packaged_file, read_preset
 from platform.config.loading import flat, read_whole
 from platform.disk.files import write_bytes
@@ -84,10 +84,14 @@ class Run:
         storage: URL of the database.
     """
 
-    def __init__(self, id: str, storage: str) -> None:
-        """Find a run by its name or `latest`; `Error` if there is none."""
+    def __init__(self, id: str, storage: str, plugins: Sequence[InProgram] = ()) -> None:
+        """Find a run by its name or `latest`; `Error` if there is none.
+
+        `plugins` has the run's mechanism, if it is one of the program.
+        """
         with refusing():
             self.id, self.storage = resolve_run(id, storage), storage
+        self._sources = surroundings_of(plugins).sources
 
     def __repr__(self) -> str:
         """Show the run with its two numbers."""
@@ -97,7 +101,7 @@ class Run:
     @cached_property
     def _agreed(self) -> Agreed:
         with refusing():
-            return agreed_run(self.id, self.storage)
+            return agreed_run(self.id, self.storage, self._sources)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -181,7 +185,7 @@ class Run:
                 valid = ".html, .json, or .pdf where WeasyPrint and Pango are installed"
                 raise invalid("path", str(target), valid) from None
         with refusing(), closing(open_existing(self.storage)) as database:
-            subject = read_budget(database, self.id)
+            subject = read_budget(database, self.id, mechanisms=self._sources.mechanisms)
             run_ids = {subject.agreed.records.run_id, subject.agreed.spending.run_id}
             made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
             report = budget_report(subject, (), made=made, log=read_log(database, run_ids))
@@ -217,6 +221,7 @@ def run(
     model: Mapping[str, Any] | None = None,
     privacy: Plan | Mapping[str, Any] | None = None,
     storage: str | None = None,
+    plugins: Sequence[InProgram] = (),
     on_round: OnRound | None = None,
     progress: bool = True,
     **overrides: Any,
@@ -234,6 +239,7 @@ def run(
         model: The frozen model, from `clip`.
         privacy: A plan, whose rounds, mechanism and noise the run has; or the section `privacy`.
         storage: URL of the database, `sqlite:///runs/sotto.db` by default.
+        plugins: Data sets, models, mechanisms and methods of the program, from `plugin`.
         on_round: Is called with each round after it was committed. What it does changes nothing of
             the run; an error in it interrupts the run.
         progress: Whether to show a bar on a terminal.
@@ -250,12 +256,13 @@ def run(
             parts |= (data if isinstance(data, Data) else Data(data)).overrides()
         if privacy is not None:
             parts |= privacy.overrides() if isinstance(privacy, Plan) else {"privacy": privacy}
-        surroundings, base = Surroundings(), "quickstart" if data is None else "own-data"
+        base = "quickstart" if data is None else "own-data"
         if isinstance(config, InProgram):
-            surroundings = surroundings_of(config)
+            plugins = (*plugins, config)
             if model is None:
                 parts = {"task.model": None, **parts}
             config = config.name
+        surroundings = surroundings_of(plugins)
         changes = {**parts, **overrides}
         loaded = configured(config, base, changes, storage=storage, surroundings=surroundings)
         if loaded.federation is not None:
@@ -263,7 +270,10 @@ def run(
                 "federation", "given", "a configuration without it; `sotto run` waits for clients"
             )
         return _executed(
-            lambda observer: create_run(loaded, observer, surroundings), on_round, progress
+            lambda observer: create_run(loaded, observer, surroundings),
+            on_round,
+            progress,
+            plugins,
         )
 
 
@@ -271,7 +281,7 @@ def resume(
     id: str = "latest",
     *,
     storage: str = "sqlite:///runs/sotto.db",
-    method: InProgram | None = None,
+    plugins: Sequence[InProgram] = (),
     on_round: OnRound | None = None,
     progress: bool = True,
 ) -> Run:
@@ -280,28 +290,28 @@ def resume(
     Args:
         id: The run's name, or `latest`.
         storage: URL of its database.
-        method: The method of the program that the run was started with, if it was.
+        plugins: What of the program the run was started with, its method too.
         on_round: See `run`.
         progress: See `run`.
 
     Raises:
         Error: There is no such run, or it cannot go on.
     """
-    found = Run(id, storage)
+    found = Run(id, storage, plugins)
     if found.finished:
         return found
     with refusing():
         return _executed(
-            lambda observer: reopen_run(found.id, storage, observer, surroundings_of(method)),
+            lambda observer: reopen_run(found.id, storage, observer, surroundings_of(plugins)),
             on_round,
             progress,
+            plugins,
         )
 
 
-def surroundings_of(method: InProgram | None) -> Surroundings:
-    """Return the surroundings of a run with a method of the program."""
-    registry = Registry(objects=() if method is None else (method,))
-    return Surroundings(registry=registry, sources=Sources(registry=registry))
+def surroundings_of(plugins: Sequence[InProgram]) -> Surroundings:
+    """Return the surroundings of a run with plug-ins of the program."""
+    return Surroundings.with_plugins(None, objects=tuple(plugins))
 
 
 def configured(
@@ -334,13 +344,16 @@ def configured(
 
 
 def _executed(
-    set_up: Callable[[Observer], Simulation], on_round: OnRound | None, progress: bool
+    set_up: Callable[[Observer], Simulation],
+    on_round: OnRound | None,
+    progress: bool,
+    plugins: Sequence[InProgram],
 ) -> Run:
     with _Watcher(on_round, progress) as observer:
         simulation = set_up(observer)
         with simulation.database:
             execute(simulation, observer)
-            return Run(simulation.run.run_id, simulation.run.terms.config.storage.url)
+            return Run(simulation.run.run_id, simulation.run.terms.config.storage.url, plugins)
 
 
 def bar_of(shown: bool) -> Progress:

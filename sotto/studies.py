@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from methods import Registry
-from platform.config import Sources, StorageConfig
+from platform.config import StorageConfig
 from platform.config.loading import flat
 from platform.experiment.planning import Surroundings
 from platform.results.numbers import HEADLINES
@@ -51,7 +50,7 @@ class Study:
         storage: str | None = None,
         settings: Sequence[str] = (),
         method_settings: Sequence[str] = (),
-        folder: Path | None = None,
+        plugins: Path | None = None,
         **overrides: Any,
     ) -> None:
         """Check every run of the study; all that is wrong is in one `Error`.
@@ -69,7 +68,7 @@ class Study:
             storage: URL of the database, `sqlite:///runs/sotto.db` by default.
             settings: `key=value`; several values between commas make a further axis.
             method_settings: `method:key=value`, for one method only.
-            folder: A folder with methods of one's own.
+            plugins: A folder with plug-ins.
             **overrides: Keys for all runs, as `run` takes them.
 
         Raises:
@@ -83,7 +82,7 @@ class Study:
             parts |= (data if isinstance(data, Data) else Data(data)).overrides()
         changes = [f"{k}={json.dumps(v)}" for k, v in flat({**parts, **overrides})]
         with refusing():
-            self._sources = Sources(registry=Registry(folder=folder))
+            self._surroundings = Surroundings.with_plugins(plugins)
             request, filled = study_request(
                 str(config or ("quickstart" if data is None else "own-data")),
                 {
@@ -91,16 +90,16 @@ class Study:
                     "seeds": tuple(many),
                     "settings": (*changes, *settings),
                     "method_settings": tuple(method_settings),
-                    "folder": folder,
+                    "folder": plugins,
                     "storage": storage or StorageConfig().url,
                 },
                 epsilon if isinstance(epsilon, Sequence) else (epsilon,),
                 mechanism=mechanism,
-                sources=self._sources,
+                sources=self._surroundings.sources,
             )
-            self.grid = build_grid(request, self._sources)
+            self.grid = build_grid(request, self._surroundings.sources)
         longer = (f"{text} for {cell.method}" for cell in self.grid.cells for text in cell.filled)
-        self._storage, self._folder = request.storage, folder
+        self._storage, self._folder = request.storage, plugins
         self.filled = tuple(dict.fromkeys((*filled, *longer)))
         self.cells = tuple(map(str, self.grid.cells))
         stem = f"{Path(self.grid.configs[0]).stem}-{self.grid.digest[:8]}"
@@ -138,8 +137,7 @@ class Study:
             settings = [f"{key}={value}" for key, value in (cluster or {}).items()]
             machines = None if cluster is None else cluster_of("dask", settings)
             if machines is None:
-                surroundings = Surroundings(registry=self._sources.registry, sources=self._sources)
-                require_runnable(self.grid.cells, self._storage, surroundings)
+                require_runnable(self.grid.cells, self._storage, self._surroundings)
             with _Watcher(progress and observer is None) as bar:
                 self._found = carry_out(
                     *(self.grid, self.output, observer or bar),

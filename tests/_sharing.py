@@ -54,4 +54,4 @@ def one_shipped_model() -> Iterator[None]:
         adapter.load_backbone = load_anew
         Rendering.split = render_anew  # type: ignore[method-assign]
         shared = load_once(tiny.NAME)
-        assert shared.fingerprint == adapter._fingerprint(shared._model)
+        assert shared.fingerprint == adapter.fingerprint_of(shared._model)

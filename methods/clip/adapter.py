@@ -97,6 +97,11 @@ def is_listed(name: str, pretrained: str | None) -> bool:
     )
 
 
+def is_taken(name: str) -> bool:
+    """Return whether a name is that of the shipped model or of one of open_clip's."""
+    return name == tiny.NAME or name in open_clip.list_models()
+
+
 Tokenize = Callable[[Sequence[str]], Tensor]
 
 
@@ -328,7 +333,7 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     Raises:
         BackboneError: The name, tag, file or device does not exist or does not fit.
     """
-    target = _device(device)
+    target = device_of(device)
     model, tokenizer = _tiny_model(pretrained) if name == tiny.NAME else _any(name, pretrained)
     model = model.eval().requires_grad_(False).float().to(target)
     preprocess = PreprocessCfg(**open_clip.get_model_preprocess_cfg(model))
@@ -336,7 +341,7 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     text = TextTower.of(model, name)
     return Backbone(
         name=name,
-        fingerprint=_fingerprint(model),
+        fingerprint=fingerprint_of(model),
         transform_digest=hashlib.sha256(settings.encode()).hexdigest(),
         embed_dim=text.embed_dim,
         token_dim=text.token_embedding.embedding_dim,
@@ -378,7 +383,8 @@ def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
         ) from error
 
 
-def _device(device: str) -> torch.device:
+def device_of(device: str) -> torch.device:
+    """Return torch's device of a name, or `BackboneError`."""
     try:
         target = torch.device(device)
         torch.empty(0, device=target)
@@ -390,7 +396,8 @@ def _device(device: str) -> torch.device:
     return target
 
 
-def _fingerprint(model: nn.Module) -> str:
+def fingerprint_of(model: nn.Module) -> str:
+    """Return the digest of weights and computation that `Backbone.fingerprint` states."""
     digest = hashlib.sha256(json.dumps(architecture_of(model)).encode())
     state: Mapping[str, Tensor] = model.state_dict()
     for key in sorted(state):

@@ -2,7 +2,7 @@
 
     MethodError
       UnknownMethod        a method's name is not in the registry
-      BrokenMethod         a method from outside cannot be imported, or takes another's name
+      BrokenPlugin         a plug-in cannot be imported or used, or takes another's name
       UpdateSpecMismatch   an array differs from the spec that announced it
       BackboneError        the frozen CLIP model cannot be loaded or used as asked
 
@@ -20,8 +20,8 @@ class UnknownMethod(MethodError):
     """The named method is not in the registry."""
 
 
-class BrokenMethod(MethodError):
-    """A method from outside this package cannot be used."""
+class BrokenPlugin(MethodError):
+    """A plug-in, code from outside this repository, cannot be used."""
 
 
 class UpdateSpecMismatch(MethodError):

@@ -27,7 +27,7 @@ from platform.agreement.reading import Agreed
 from platform.agreement.statements import guesses_of, stopping_of
 from platform.agreement.trail import GONE
 from platform.errors import ConfigError, listed
-from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.mechanisms import KNOWN, Mechanisms
 from platform.protection.charging import (
     as_releases,
     charged_elsewhere,
@@ -148,7 +148,7 @@ def read_budget(
     database: Database,
     run_id: str,
     only: str | None = None,
-    mechanisms: Mechanisms = BUILT_IN,
+    mechanisms: Mechanisms = KNOWN,
 ) -> RunBudget:
     """Read the budget of a run, finished or not; its and all counted runs' records must agree."""
     agreed = require_agreement(database, run_id, mechanisms)

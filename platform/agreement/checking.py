@@ -34,8 +34,9 @@ from platform.agreement.trail import (
 )
 from platform.config import RunConfig
 from platform.config.files import read_yaml
+from platform.config.run import recorded_origins
 from platform.errors import ConfigError, RecordsDisagree
-from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.mechanisms import KNOWN, Mechanisms
 from platform.parties.identities import shared_stores
 from platform.rounds.audit_trail import parsed_detail, run_number
 from privacy import PrivacyError
@@ -59,7 +60,7 @@ TRIES: Final = 5
 Fault = RecordsDisagree | AuditChainBroken
 
 
-def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = BUILT_IN) -> Agreed:
+def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = KNOWN) -> Agreed:
     """Check that all records of a run agree, and those of its first phase's run; return them.
 
     The run's folder lies beside the database's file. `RecordsDisagree` has the first disagreement.
@@ -76,7 +77,7 @@ def faults_of(
     database: Database,
     run_id: str,
     head: AuditHead | None = None,
-    mechanisms: Mechanisms = BUILT_IN,
+    mechanisms: Mechanisms = KNOWN,
 ) -> tuple[AuditHead | None, list[Fault]]:
     """Return the end of a run's audit chain and all faults of its records, the most telling first.
 
@@ -104,11 +105,24 @@ def disagreements(
     yield from attempt_disagreements(records)
     members = () if config.federation is None else config.federation.clients
     yield from leaving_disagreements(records, members)
+    yield from mechanism_disagreements(records, config)
     yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
     yield from canary_disagreements(records, config)
     yield from ending_disagreements(records)
+
+
+def mechanism_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str]:
+    """Yield where the code of the run's mechanism is not that of the run's start."""
+    begun, name = records.entries("run.created"), config.privacy.mechanism
+    then = recorded_origins(begun[0].detail).get("mechanism") if begun else None
+    now = config.plugins.origin("mechanism", name)
+    if (None if now is None else now.sha256) != (None if then is None else then.get("sha256")):
+        yield (
+            f"its mechanism {name!r} is not the code of the run's start, so nobody can say what "
+            "its charges mean; put that file back"
+        )
 
 
 def _examine(

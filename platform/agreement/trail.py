@@ -495,9 +495,22 @@ def _missing(
 
 
 def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
-    """Return the configuration in a run's row; `RecordsDisagree` if these mechanisms refuse it."""
+    """Return the configuration in a run's row; `RecordsDisagree` if these mechanisms refuse it.
+
+    Nothing but its mechanism says what a run's rows mean, so a run under a mechanism that is not
+    here has no price, and the error says so.
+    """
+    tree = stored_tree(run)
+    name = tree.get("privacy", {}).get("mechanism")
+    if isinstance(name, str) and name not in mechanisms.names:
+        raise RecordsDisagree(
+            run.run_id,
+            f"its mechanism {name!r} is code from outside that is not here, so "
+            "nobody can say what its charges mean; valid: SOTTO_PLUGINS=DIR with the folder of "
+            "plug-ins that has it, or its package installed",
+        )
     try:
-        return parse_config(stored_tree(run), sources=Sources(mechanisms=mechanisms))
+        return parse_config(tree, sources=Sources(mechanisms=mechanisms))
     except (ConfigError, TypeError) as error:
         raise RecordsDisagree(run.run_id, f"its configuration is not valid: {error}") from error
 

@@ -8,7 +8,7 @@ SIGTERM. Heavy imports happen inside the commands, so that `--help` answers at o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from typer.main import get_command
@@ -16,7 +16,7 @@ from typer.main import get_command
 from platform.cli.command_line import (
     ABOUT,
     DEFAULT_STORAGE,
-    METHODS,
+    PLUGINS,
     CommandLine,
     Config,
     Json,
@@ -38,9 +38,6 @@ cache_app = CommandLine(
     help="Outputs of frozen models on images, kept beside the database.", no_args_is_help=True
 )
 federation_app = CommandLine(help="A run whose clients are elsewhere.", no_args_is_help=True)
-new_app = CommandLine(
-    help="Start something of your own from files that work.", no_args_is_help=True
-)
 enrolment_app = CommandLine(
     help="Which client has which key, for secure aggregation against an active server. Each client "
     "makes and keeps its own key: sotto client keys create.",
@@ -50,10 +47,9 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
-app.add_typer(new_app, name="new")
 app.add_typer(report_app)
 
-MethodsOption = Annotated[Path | None, METHODS]
+PluginsOption = Annotated[Path | None, PLUGINS]
 EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
 PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
@@ -106,7 +102,7 @@ def run(
     device: DeviceOption = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
     reference: Reference = False,
-    methods_: MethodsOption = None,
+    plugins: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -115,7 +111,7 @@ def run(
     from platform.errors import ConfigError
     from platform.experiment.planning import Surroundings
 
-    surroundings = Surroundings.with_methods(methods_, as_published=reference)
+    surroundings = Surroundings.with_plugins(plugins, as_published=reference)
     overrides = list(set_ or [])
     if reference and config is None:
         raise ConfigError("--reference: needs a CONFIG, that of a paper's table")
@@ -206,7 +202,7 @@ def sweep(
     on: On = None,
     cluster_settings: Cluster = None,
     as_published: Reference = False,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -253,7 +249,7 @@ def study(
     ] = None,
     on: On = None,
     cluster_settings: Cluster = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -261,7 +257,7 @@ def study(
 
 
 @app.command(by="configs.print_methods")
-def methods(folder: MethodsOption = None, as_json: Json = False) -> None:
+def methods(folder: PluginsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
 
 
@@ -279,7 +275,7 @@ def configs(
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
     papers: Annotated[bool, typer.Option("--papers", help="List those of papers' tables.")] = False,
     as_published: Reference = False,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
@@ -329,7 +325,7 @@ def audit_privacy(
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
     ] = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
@@ -352,7 +348,7 @@ def clipping(
     rounds: Annotated[
         int | None, typer.Option(help="Run only this many rounds; default all.", min=1, max=100_000)
     ] = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     as_json: Json = False,
 ) -> None:
     """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
@@ -377,7 +373,7 @@ def export(
     *,
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -392,7 +388,7 @@ def predict(
     ],
     *,
     client: ClientOption = None,
-    folder: MethodsOption = None,
+    folder: PluginsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -557,22 +553,26 @@ def federation_remove(
     """
 
 
-@new_app.command("method", by="configs.new_method_command")
-def new_method(
+@app.command("new", by="configs.new_plugin_command")
+def new(
+    kind: Annotated[
+        Literal["method", "dataset", "model", "mechanism", "transport"],
+        typer.Argument(metavar="KIND", help="method, dataset, model, mechanism or transport."),
+    ],
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The method's name: small letters, digits and _.")
+        str, typer.Argument(metavar="NAME", help="Its name: small letters, digits and _.")
     ],
     into: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of the three files, made if missing; default is this folder, or in a "
-            "checkout of Sotto its folders of methods, presets and tests.",
+            help="Folder of plug-ins, made if missing; default is this folder, or for a method in "
+            "a checkout of Sotto its folders of methods, presets and tests.",
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a method that trains, its preset, and a test that fails until you replace a number."""
+    """Write something of your own that works, and a test that fails until you fill it in."""
 
 
 @enrolment_app.command("create-for-development", by="federation.create_command")

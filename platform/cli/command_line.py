@@ -217,10 +217,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 Storage = Annotated[
     str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
 ]
-METHODS: Any = typer.Option(
-    "--methods",
+PLUGINS: Any = typer.Option(
+    "--plugins",
     metavar="DIR",
-    help="A folder with methods of your own, NAME.py and NAME.yaml; their code is run.",
+    help="A folder of your own methods, data sets, models and mechanisms; their code is run.",
 )
 """Of `Path | None`."""
 

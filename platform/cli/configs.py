@@ -1,4 +1,4 @@
-"""`methods`, `configs` and `new method`: lists of what can run, and a start for a new method."""
+"""`methods`, `configs` and `new`: lists of what can run, and a start for a new plug-in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import resources
@@ -16,6 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
+from methods.plugins import Kind, Plugins, folder_of
 from platform.cli.output import answer, brief, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
@@ -36,7 +37,7 @@ def configs_command(
 ) -> None:
     """List configurations or keys, or show one configuration with all that it extends."""
     if config is not None and not keys:
-        sources = Sources(registry=Registry(folder=folder), as_published=as_published)
+        sources = Sources.of(Plugins(folder), as_published=as_published)
         found = load_config(config, overrides or (), sources)
         if as_json:
             print_json(found.model_dump(mode="json"))
@@ -66,7 +67,7 @@ def configs_command(
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
     """List all methods with their options; the user's own methods come from a folder."""
-    registry = Registry(folder=folder)
+    registry = Registry(plugins=Plugins(folder))
     infos = [registry.info(name) for name in registry.available()]
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
     listed = brief(("method", "what it is", "options"), rows)
@@ -78,22 +79,23 @@ CHECKOUT: Final = ("methods/interface", "configs/methods", "tests/methods")
 """Folders by which a checkout of Sotto is known."""
 
 
-def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
-    """Write the three files of a new method, or none, and print the next command to type.
+def new_plugin_command(kind: Kind, name: str, into: Path | None, *, as_json: bool) -> None:
+    """Write the files of a new plug-in, or none, and print the next command to type.
 
-    They go `into` the user's folder or a checkout of Sotto; None is the current folder.
+    They go `into` the user's folder or, for a method, a checkout of Sotto; None is the current
+    folder.
     """
     folder = Path() if into is None else into
-    in_checkout = all((folder / part).is_dir() for part in CHECKOUT)
-    test, preset, method = (
-        ("tests/methods", "configs/methods", "methods") if in_checkout else (".", ".", ".")
-    )
-    # The method comes last, as users look for this file.
+    in_checkout = kind == "method" and all((folder / part).is_dir() for part in CHECKOUT)
+    module, test = folder_of(folder, kind), f"test_{name}.py"
+    # The module comes last, as users look for this file.
     files = {
-        "test.txt": folder / test / f"test_{name}.py",
-        "preset.txt": folder / preset / f"{name}.yaml",
-        "method.txt": folder / method / f"{name}.py",
+        f"{kind}_test.txt": (folder / "tests/methods" if in_checkout else module) / test,
+        f"{kind}.txt": (folder / "methods" if in_checkout else module) / f"{name}.py",
     }
+    if kind == "method":
+        place = folder / "configs/methods" if in_checkout else module
+        files = {"method_preset.txt": place / f"{name}.yaml", **files}
     if NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigError(
             f"NAME: {name[:60]!r} is not valid; it must be small letters, digits and _, begin with "
@@ -101,10 +103,9 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
         )
     if name.startswith("test_") or name == "conftest":
         raise ConfigError(f"NAME: {name!r} is the name of a test; valid: one without test_")
-    if name in Registry().available() or (in_checkout and (folder / "methods" / name).exists()):
+    if name in taken_names(kind) or (in_checkout and (folder / "methods" / name).exists()):
         raise ConfigError(
-            f"NAME: {name!r} is taken; valid: a name that `methods` does not list, and no folder "
-            "of methods/"
+            f"NAME: {name!r} is taken; valid: a name that no {kind} has, and no folder of methods/"
         )
     _require_new_files(name, folder, files.values())
     words = {
@@ -114,8 +115,9 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
     }
     starts = resources.files("platform.cli").joinpath("start")
     made: list[Path] = []
-    with named(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    for path in files.values():
+        with named(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
     try:
         for start, path in files.items():
             text = Template(starts.joinpath(start).read_text("utf-8")).substitute(words)
@@ -131,16 +133,31 @@ def new_method_command(name: str, into: Path | None, *, as_json: bool) -> None:
     python = "python"
     with suppress(ValueError):
         python = str(Path(sys.executable).relative_to(Path.cwd()))
-    command = shlex.join((python, "-m", "pytest", str(files["test.txt"])))
+    command = shlex.join((python, "-m", "pytest", str(files[f"{kind}_test.txt"])))
     paths = [str(path) for path in reversed(files.values())]
     if as_json:
         print_json({"written": paths, "next": command})
         return
     out = console()
     out.print("wrote " + "\n      ".join(paths))
-    out.print("It trains as it is. Its test fails until you replace a number; next:")
+    out.print("It works as it is. Its test fails until you replace a number; next:")
     # A command stays on one line at every width, so that it can be copied.
     out.out(f"    {printable(command)}")
+
+
+def taken_names(kind: Kind) -> Collection[str]:
+    """Return the names that a kind of plug-in must not have."""
+    plugins = Plugins()
+    if kind == "method":
+        return Registry(plugins=plugins).available()
+    ours: Collection[str] = ()
+    if kind == "dataset":
+        from platform.data.catalogue import dataset_infos
+
+        ours = [info.name for info in dataset_infos()]
+    if kind == "mechanism":
+        return Sources.of(plugins).mechanisms.names
+    return (*ours, *plugins.of(kind))
 
 
 def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:

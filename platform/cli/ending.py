@@ -81,10 +81,10 @@ def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
 
 
 def finding(storage: str, surroundings: Surroundings) -> tuple[str, ...]:
-    """Return the options under which a later command finds a run and its method again."""
+    """Return the options under which a later command finds a run and its plug-ins again."""
     found = () if storage == DEFAULT_STORAGE else ("--storage", storage)
-    folder = surroundings.registry.folder
-    return found if folder is None else (*found, "--methods", str(folder))
+    folder = surroundings.registry.plugins.folder
+    return found if folder is None else (*found, "--plugins", str(folder))
 
 
 def same_again() -> str:
@@ -216,12 +216,12 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, click.ClickException):
         field, sentence = usage_problem(error)
         return Failure(error=sentence, kind="usage", exit_code=BAD_INPUT, field=field)
-    from methods import BrokenMethod, MethodError, UnknownMethod
+    from methods import BrokenPlugin, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun, field_of, readable
     from privacy import PrivacyError
     from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
 
-    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
+    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenPlugin, ForeignFile)):
         code = BAD_INPUT
     elif isinstance(error, (AuditChainBroken, LogBroken)):
         code = AUDIT_BROKEN

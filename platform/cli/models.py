@@ -47,7 +47,7 @@ def load_trained(
 
     Without a client the model is the shared prompts; `read_only` leaves the audit log as it is.
     """
-    summary = require_summary(run_id, storage)
+    summary = require_summary(run_id, storage, surroundings.sources)
     simulation = reopen_run(
         *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
@@ -85,7 +85,7 @@ def export_command(
     from safetensors.numpy import save
 
     part = "shared prompts" if client is None else "shared prompts and one personal part"
-    surroundings = Surroundings.with_methods(folder)
+    surroundings = Surroundings.with_plugins(folder)
     loading = load_trained(run_id, storage, surroundings, client=client, read_only=False)
     with loading as (simulation, summary, model):
         arrays = model.arrays()
@@ -119,9 +119,11 @@ def predict_command(
     as_json: bool,
 ) -> None:
     """Classify image files, or text files with one text each."""
-    surroundings = Surroundings.with_methods(folder)
+    surroundings = Surroundings.with_plugins(folder)
     # Files first: setting up a run can take long, and would be in vain if a file is mistyped.
-    what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
+    found = require_summary(run_id, storage, surroundings.sources)
+    info = dataset_info(found["dataset"], surroundings.registry.plugins)
+    what = info.modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
     loading = load_trained(run_id, storage, surroundings, client=client, read_only=True)

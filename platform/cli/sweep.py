@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import typer
 
-from methods import Registry
+from methods.plugins import Plugins
 from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, printable, table
@@ -66,7 +66,7 @@ def sweep_command(
     Nothing starts if a cell or an option is not valid, or another sweep works in the folder.
     """
     cluster = _cluster(on, cluster_settings, storage)
-    sources = Sources(registry=Registry(folder=folder), as_published=as_published)
+    sources = Sources.of(Plugins(folder), as_published=as_published)
     request = SweepRequest(
         configs=tuple(configs),
         methods=() if methods is None else parse_names(methods),
@@ -121,7 +121,7 @@ def study_command(
             storage=storage,
             settings=settings or (),
             method_settings=method_settings or (),
-            folder=folder,
+            plugins=folder,
         )
         with interruptible(lambda number: _interrupted(number, study.output)):
             with ScreenSweepObserver(quiet=as_json) as screen:

@@ -60,7 +60,7 @@ def clipping_command(
     as_json: bool,
 ) -> None:
     """Run a configuration dry on public images, and print the norms of its uploads."""
-    surroundings = Surroundings.with_methods(folder)
+    surroundings = Surroundings.with_plugins(folder)
     loaded = load_config(config, overrides or (), surroundings.sources)
     screen = ScreenObserver(quiet=True)
     place = None if root is None else str(root)
@@ -166,7 +166,7 @@ def audit_privacy_command(
     as_json: bool,
 ) -> None:
     """Audit a configuration's mechanism; exit code 1 if its claim is refuted."""
-    surroundings = Surroundings.with_methods(folder)
+    surroundings = Surroundings.with_plugins(folder)
     if plot is not None:
         require_drawable(plot)
     loaded = load_config(config, overrides or (), surroundings.sources)

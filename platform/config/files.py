@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from methods import Registry
+from methods.plugins import Plugins
 from platform.errors import ConfigError
-from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.mechanisms import KNOWN, Mechanisms
 
 DEEPEST: Final = 32
 """A configuration may have at most this many levels; the deepest section has four."""
@@ -156,9 +157,15 @@ class Sources:
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
     registry: Registry = field(default_factory=Registry)
-    mechanisms: Mechanisms = BUILT_IN
+    mechanisms: Mechanisms = KNOWN
     references: Path = PACKAGED_CONFIGS / "references"
     as_published: bool = False
+
+    @classmethod
+    def of(cls, plugins: Plugins, *, as_published: bool = False) -> Self:
+        """Return the usual sources with these plug-ins; see `as_published`."""
+        registry, mechanisms = Registry(plugins=plugins), Mechanisms(KNOWN.all, plugins)
+        return cls(registry=registry, mechanisms=mechanisms, as_published=as_published)
 
 
 def packaged_names(sources: Sources) -> Iterator[str]:
@@ -238,7 +245,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
     """Return the preset of a method: the section that its name alone stands for."""
-    if any(known.name == name for known in sources.registry.objects):
+    objects = sources.registry.plugins.objects
+    if any(known.name == name and known.kind == "method" for known in objects):
         # An object of the program has its defaults in its own `Config`.
         return {"name": name}
     path: Path | None = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, model_validator
 
+from methods.plugins import Kind, Plugins
 from platform.config.rules import require_consistent
 from platform.config.sections import RunSections
 
@@ -117,7 +118,7 @@ def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
 
     Storage is left out, so that a database that was moved keeps its runs. A key of `LATER` that is
     null is left out too, so that older runs, and folders named by identities, are found. The code
-    is SHA-256 of the method's file if the method is the user's own.
+    is the digest of the run's plug-ins, if any.
     """
     kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
     for key in LATER:
@@ -135,6 +136,50 @@ def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, 
     return tree if rest or inner is not None else {k: v for k, v in tree.items() if k != first}
 
 
-def code_of(document: object) -> str | None:
-    """Return the recorded digest of a method's file; None for a packaged method."""
-    return str(document.get("sha256")) if isinstance(document, Mapping) else None
+ROLES: Final[Mapping[str, tuple[Kind, tuple[str, ...]]]] = {
+    "method": ("method", ("method", "name")),
+    "dataset": ("dataset", ("task", "dataset")),
+    "public_dataset": ("dataset", ("public_data", "dataset")),
+    "model": ("model", ("task", "model", "name")),
+    "mechanism": ("mechanism", ("privacy", "mechanism")),
+}
+"""What a configuration names that may be a plug-in: its kind, and the key with its name."""
+
+
+def origins_of(tree: Mapping[str, Any], plugins: Plugins) -> dict[str, dict[str, str]]:
+    """Return kind, place and digest of each plug-in of a configuration, by its role, for records.
+
+    No plug-in's code runs for this, except the module of an installed package.
+    """
+    found = {}
+    for role, (kind, _) in ROLES.items():
+        name = name_in(tree, role)
+        origin = None if name is None else plugins.origin(kind, name)
+        if origin is not None:
+            found[role] = asdict(origin)
+    return found
+
+
+def name_in(tree: Mapping[str, Any], role: str) -> str | None:
+    """Return the name that a configuration has for a role; None without one."""
+    value: Any = tree
+    for part in ROLES[role][1]:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value if isinstance(value, str) else None
+
+
+def recorded_origins(detail: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the origins that the audit entry of a run's start states, by role."""
+    method = detail.get("method")
+    return {**({} if method is None else {"method": method}), **detail.get("plugins", {})}
+
+
+def code_of(origins: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return one digest of all plug-ins of a run, that of its method's file if that is all.
+
+    None without plug-ins.
+    """
+    digests = {role: str(origin.get("sha256")) for role, origin in origins.items()}
+    if digests.keys() <= {"method"}:
+        return digests.get("method")
+    return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()

@@ -17,7 +17,15 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
+from methods.plugins import Plugins
+from platform.mechanisms import (
+    BUILT_IN,
+    KNOWN,
+    EntryNoise,
+    Mechanism,
+    Mechanisms,
+    NoiseDistribution,
+)
 from privacy import Relation
 
 MOST_CLIENTS: Final = 100_000
@@ -742,7 +750,7 @@ class RunSections(Section):
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
 
-    _mechanisms: Mechanisms = PrivateAttr(default=BUILT_IN)
+    _mechanisms: Mechanisms = PrivateAttr(default=KNOWN)
 
     def model_post_init(self, context: Any, /) -> None:
         """Take the mechanisms of the validation's context, if it has any."""
@@ -753,6 +761,11 @@ class RunSections(Section):
     def mechanisms(self) -> Mechanisms:
         """All mechanisms; rows of a ledger may name any of them."""
         return self._mechanisms
+
+    @property
+    def plugins(self) -> Plugins:
+        """Code from outside that the configuration may name."""
+        return self._mechanisms.plugins
 
     @property
     def mechanism(self) -> Mechanism:

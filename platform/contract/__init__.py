@@ -1,6 +1,6 @@
 """The contract of methods: a pytest suite with the rules that every method must keep.
 
-`pytest --pyargs platform.contract --methods DIR` checks the methods of a folder. Without a folder,
+`pytest --pyargs platform.contract --plugins DIR` checks the methods of a folder. Without a folder,
 the suite checks the methods of installed packages; in Sotto's own repository, Sotto's methods.
 The suite needs pytest: install it with `.venv/bin/pip install -e '.[contract]'` in the checkout. No
 other part of Sotto imports this package.

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
-from methods import BrokenMethod, Registry
+from methods import BrokenPlugin, Registry
 from methods.interface.registry import BUILT_IN_METHODS
+from methods.plugins import DOORS, Kind, Plugins
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
 
@@ -81,25 +81,33 @@ def own_methods() -> Chosen:
     return Chosen(BUILT_IN_METHODS, BUILT_IN_METHODS.available())
 
 
-def methods_in(folder: Path) -> Chosen:
-    """Return a folder's methods; `BrokenMethod` if it has none, or two have the same name."""
-    return _beside_ours(Registry(folder=folder, installed=False))
-
-
-def installed_methods() -> Chosen:
-    """Return the methods of installed packages; `BrokenMethod` if there is none, as in a folder."""
-    chosen = _beside_ours(Registry())
-    if not chosen.names:
-        raise BrokenMethod(
-            "--methods: is not given, and no installed package has an entry point of the group "
-            "sotto.methods; valid: a folder with NAME.py and NAME.yaml"
-        )
-    return chosen
-
-
-def _beside_ours(registry: Registry) -> Chosen:
-    ours = set(BUILT_IN_METHODS.available())
+def methods_of(plugins: Plugins) -> Chosen:
+    """Return the methods among plug-ins; `BrokenPlugin` if two have the same name."""
+    registry, ours = Registry(plugins=plugins), set(BUILT_IN_METHODS.available())
     return Chosen(registry, tuple(name for name in registry.available() if name not in ours))
+
+
+def require_some(plugins: Plugins) -> None:
+    """Refuse to test nothing, which would look like a pass; a folder without any is refused too."""
+    if not any(plugins.of(kind) for kind in DOORS):
+        raise BrokenPlugin(
+            "--plugins: is not given, and no installed package has an entry point of a group such "
+            "as sotto.methods; valid: a folder of plug-ins"
+        )
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One plug-in that is no method."""
+
+    kind: Kind
+    name: str
+    plugins: Plugins
+
+
+def plugins_of_kind(plugins: Plugins, kind: Kind) -> tuple[Plugin, ...]:
+    """Return one case per plug-in of a kind."""
+    return tuple(Plugin(kind, name, plugins) for name in plugins.of(kind))
 
 
 @cache
@@ -109,15 +117,15 @@ def shipped_cases(chosen: Chosen) -> tuple[Case, ...]:
 
 
 def shipped_case(registry: Registry, name: str) -> Case:
-    """Return a method with its preset's options; `BrokenMethod` without a valid preset."""
+    """Return a method with its preset's options; `BrokenPlugin` without a valid preset."""
     path = registry.preset(name) or PRESETS / f"{name}.yaml"
     try:
         tree = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise BrokenMethod(f"preset {str(path)!r}: cannot be read: {reason}") from error
+        raise BrokenPlugin(f"preset {str(path)!r}: cannot be read: {reason}") from error
     if not isinstance(tree, dict) or tree.get("name") != name:
-        raise BrokenMethod(
+        raise BrokenPlugin(
             f"preset {str(path)!r}: is not that of {name!r}; valid: `name: {name}` and its options"
         )
     return Case(name, tree.pop("name"), registry, tree)

@@ -1,24 +1,26 @@
-"""Selects the methods that the suite tests, and provides the small CLIP and the stores."""
+"""Selects what the suite tests, and provides the small CLIP and the stores."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import pytest
 import torch
 
 from methods import LocalResult, Method, MethodError, Task
+from methods.plugins import Kind, Plugins
 from platform.contract.cases import (
     Case,
-    Chosen,
+    Plugin,
     all_cases,
-    installed_methods,
     mark_undrawn,
-    methods_in,
+    methods_of,
     own_methods,
+    plugins_of_kind,
+    require_some,
 )
 from platform.contract.driving import quick_folder, train
 from platform.contract.examples import frozen, random_backbone, small_task
@@ -28,7 +30,14 @@ from platform.errors import PlatformError
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 REFUSED = pytest.StashKey[str]()
-"""The reason why the suite can test no method."""
+"""The reason why the suite can test nothing."""
+KINDS: Final[Mapping[str, Kind]] = {
+    "a_dataset": "dataset",
+    "a_model": "model",
+    "a_mechanism": "mechanism",
+    "a_transport": "transport",
+}
+"""The kind of plug-in that a test asks for, by its argument."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,23 +46,29 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test that asks for a case, or for a method, on all cases."""
-    if "case" not in metafunc.fixturenames:
-        return
-    cases: tuple[Case, ...] = ()
-    try:
-        cases = all_cases(chosen(metafunc.config))
-    except (MethodError, PlatformError) as error:
-        metafunc.config.stash[REFUSED] = str(error)
-    metafunc.parametrize("case", cases, ids=lambda case: case.name, indirect=True, scope="session")
+    """Run every test that asks for a method's case, or for a plug-in, on all of them."""
+    asked = [name for name in ("case", *KINDS) if name in metafunc.fixturenames]
+    for name in asked:
+        found: tuple[Case | Plugin, ...] = ()
+        try:
+            plugins = chosen(metafunc.config)
+            if name in KINDS:
+                found = () if plugins is None else plugins_of_kind(plugins, KINDS[name])
+            else:
+                found = all_cases(own_methods() if plugins is None else methods_of(plugins))
+        except (MethodError, PlatformError) as error:
+            metafunc.config.stash[REFUSED] = str(error)
+        metafunc.parametrize(name, found, ids=lambda one: one.name, indirect=True, scope="session")
 
 
-def chosen(config: pytest.Config) -> Chosen:
-    """Return a chosen folder's methods; else our own in our repository, or installed ones."""
+def chosen(config: pytest.Config) -> Plugins | None:
+    """Return a folder's plug-ins; else None in our repository, and installed ones elsewhere."""
     folder = chosen_folder(config)
-    if folder is not None:
-        return methods_in(folder)
-    return own_methods() if config.rootpath == REPOSITORY else installed_methods()
+    if folder is None and config.rootpath == REPOSITORY:
+        return None
+    plugins = Plugins() if folder is None else Plugins(folder, installed=False)
+    require_some(plugins)
+    return plugins
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -63,6 +78,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if refused is not None:
         # Raised here, the error ends the run in one sentence; a collector would show a traceback.
         raise pytest.UsageError(refused)
+    # Pytest makes one skipped case of none: of a kind that is not there, nothing is to be said.
+    empty = [item for item in items if item.path.parent == HERE and "[NOTSET" in item.name]
+    items[:] = [item for item in items if item not in empty]
+    config.hook.pytest_deselected(items=empty)
     mark_undrawn(item for item in items if item.path.parent == HERE)
 
 
@@ -74,8 +93,9 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         rule = rule_of(item.function)
-        case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
-        name = case.name if isinstance(case, Case) else ""
+        params = item.callspec.params if hasattr(item, "callspec") else {}
+        cases = (params.get(name) for name in ("case", *KINDS))
+        name = next((one.name for one in cases if isinstance(one, Case | Plugin)), "")
         report.sections.insert(0, ("the rule that is broken", rule))
         report.user_properties.append((RULE, (rule, name)))
     return report
@@ -91,6 +111,30 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Task:
 def case(request: pytest.FixtureRequest) -> Case:
     """One method with one set of options."""
     return cast(Case, request.param)
+
+
+@pytest.fixture(scope="session")
+def a_dataset(request: pytest.FixtureRequest) -> Plugin:
+    """One data set from outside."""
+    return cast(Plugin, request.param)
+
+
+@pytest.fixture(scope="session")
+def a_model(request: pytest.FixtureRequest) -> Plugin:
+    """One model from outside."""
+    return cast(Plugin, request.param)
+
+
+@pytest.fixture(scope="session")
+def a_mechanism(request: pytest.FixtureRequest) -> Plugin:
+    """One mechanism from outside."""
+    return cast(Plugin, request.param)
+
+
+@pytest.fixture(scope="session")
+def a_transport(request: pytest.FixtureRequest) -> Plugin:
+    """One transport from outside."""
+    return cast(Plugin, request.param)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The pytest plugin: it adds the option `--methods`, and lists the broken rules after a run.
+"""The pytest plugin: it adds options that choose plug-ins, and lists the broken rules after a run.
 
 An entry point loads this file in every pytest run where Sotto is installed. So the file imports
 nothing else of Sotto, and does nothing if the run does not include the contract.
@@ -11,25 +11,29 @@ from pathlib import Path
 
 import pytest
 
-INI = "sotto_methods"
+INI = "sotto_plugins"
 RULE = "sotto_rule"
 """Under this name, a failed test's report holds the broken rule and the case."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option, and the same setting as a key of an ini file."""
-    group = parser.getgroup("sotto", "Sotto's contract of methods")
+    """Add the options, and the folder as a key of an ini file too."""
+    group = parser.getgroup("sotto", "Sotto's contract of plug-ins")
     group.addoption(
-        "--methods",
+        "--plugins",
         metavar="DIR",
-        help="Check the methods of this folder, NAME.py and NAME.yaml; their code is run.",
+        dest=INI,
+        help="Check the plug-ins of this folder; their code is run.",
     )
-    parser.addini(INI, "Folder whose methods `--pyargs platform.contract` checks.", default="")
+    group.addoption(
+        "--data-root", metavar="DIR", default="data", help="`task.root` of data sets; default data."
+    )
+    parser.addini(INI, "Folder whose plug-ins `--pyargs platform.contract` checks.", default="")
 
 
 def chosen_folder(config: pytest.Config) -> Path | None:
     """Return the folder from the option, else from the ini file; None if neither names one."""
-    option = config.getoption("--methods", None)
+    option = config.getoption(INI, None)
     if option is not None:
         return Path(config.invocation_params.dir, option)
     written = _written(config)
@@ -53,7 +57,7 @@ def rule_of(function: object) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List the broken rules at the end, with the methods that broke them."""
+    """List the broken rules at the end, with the plug-ins that broke them."""
     broken: dict[str, list[str]] = {}
     for report in (
         *terminalreporter.stats.get("failed", ()),

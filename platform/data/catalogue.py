@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
+from methods import BrokenPlugin, MethodError
+from methods.plugins import Plugins, calling
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
@@ -105,6 +107,7 @@ class DataRequest:
         senses: `task.senses`, for a data set whose names have senses; or the senses of training
             and of test rows.
         hints: Statements about a folder of the user's own images.
+        plugins: Where data sets from outside are found.
     """
 
     root: Path
@@ -114,6 +117,7 @@ class DataRequest:
     held_out_domain: str | None = None
     senses: str | tuple[Indices, Indices] | None = None
     hints: Hints = Hints()
+    plugins: Plugins = field(default_factory=Plugins, repr=False)
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """Return the domains that are used, in the order asked for.
@@ -130,7 +134,7 @@ class DataRequest:
 
 
 class Loader(Protocol):
-    """A module of `platform.data.loaders`."""
+    """A module of `platform.data.loaders`, or a plug-in, whose one data set has the file's name."""
 
     INFOS: tuple[DatasetInfo, ...]
 
@@ -164,19 +168,21 @@ def user_path(text: str, field: str = "task.root") -> Path:
     return path
 
 
-def dataset_infos() -> tuple[DatasetInfo, ...]:
-    """Return all data sets, by name."""
+def dataset_infos(plugins: Plugins | None = None) -> tuple[DatasetInfo, ...]:
+    """Return all data sets, by name; only given plug-ins are imported."""
     infos = [info for family in FAMILIES for info in _module(family).INFOS]
+    if plugins is not None:
+        infos += [_outside(name, plugins)[0] for name in plugins.of("dataset")]
     return tuple(sorted(infos, key=lambda info: info.name))
 
 
-def dataset_info(name: str) -> DatasetInfo:
-    """Return the facts about a data set.
+def dataset_info(name: str, plugins: Plugins | None = None) -> DatasetInfo:
+    """Return the facts about a data set, of a plug-in too.
 
     Raises:
         ConfigError: If the name is unknown.
     """
-    return _find(name)[0]
+    return _find(name, plugins or Plugins())[0]
 
 
 def load_dataset(name: str, request: DataRequest, *, with_faults: bool = False) -> Dataset:
@@ -185,10 +191,25 @@ def load_dataset(name: str, request: DataRequest, *, with_faults: bool = False) 
     Raises:
         ConfigError: If the name is unknown, or its files are not as its layout says.
     """
-    dataset = _find(name)[1].load(name, request)
-    if dataset.faults and not with_faults:
-        raise DataError(*dataset.faults)
-    return dataset
+    plugins = request.plugins
+    loader = _find(name, plugins)[1]
+    source = plugins.of("dataset").get(name)
+    if source is None:
+        dataset = loader.load(name, request)
+        if dataset.faults and not with_faults:
+            raise DataError(*dataset.faults)
+        return dataset
+    try:
+        with calling(source, "load"):
+            found: object = loader.load(name, request)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    if not isinstance(found, Dataset) or found.name != name:
+        raise ConfigError(
+            f"task.dataset: {name!r} is {source.where}, and its load returns no "
+            f"platform.data.dataset.Dataset of this name; valid: Dataset(name={name!r}, ...)"
+        )
+    return found
 
 
 def require_modality(
@@ -217,14 +238,36 @@ def require_modality(
         )
 
 
-def _find(name: str) -> tuple[DatasetInfo, Loader]:
+def _find(name: str, plugins: Plugins) -> tuple[DatasetInfo, Loader]:
     for family in FAMILIES:
         loader = _module(family)
         for info in loader.INFOS:
             if info.name == name:
                 return info, loader
-    valid = ", ".join(info.name for info in dataset_infos())
+    if name in plugins.of("dataset"):
+        return _outside(name, plugins)
+    valid = ", ".join((*(info.name for info in dataset_infos()), *plugins.of("dataset")))
     raise ConfigError(f"task.dataset: {name!r} is unknown; valid: {valid}")
+
+
+def _outside(name: str, plugins: Plugins) -> tuple[DatasetInfo, Loader]:
+    source = plugins.of("dataset")[name]
+    try:
+        loader = cast("Loader", plugins.load("dataset", name))
+        if any(info.name == name for family in FAMILIES for info in _module(family).INFOS):
+            raise BrokenPlugin(
+                f"task.dataset: {name!r} is a data set of Sotto and {source.where}; valid is "
+                "another name for the second"
+            )
+        infos = loader.INFOS
+        if not isinstance(infos, tuple) or [getattr(one, "name", None) for one in infos] != [name]:
+            raise BrokenPlugin(
+                f"task.dataset: {name!r} is {source.where}, and its INFOS are not valid; valid: "
+                f"one DatasetInfo(name={name!r}, ...) in a tuple"
+            )
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    return infos[0], loader
 
 
 def _module(family: str) -> Loader:

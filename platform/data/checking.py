@@ -218,7 +218,7 @@ class FolderReport:
 
 def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport:
     """Read a data set's folder, every image included; `tell` hears of progress."""
-    info = dataset_info(name)
+    info = dataset_info(name, request.plugins)
     try:
         dataset = load_dataset(name, request, with_faults=True)
         faults = _faults(dataset, dataset.classes)

@@ -287,6 +287,7 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         held_out_domain=task.held_out_domain,
         senses=task.senses,
         hints=hints_of(task),
+        plugins=config.plugins,
     )
     made = load_dataset(task.dataset, request, with_faults=True)
     dealt_out = made.classes[: _number_dealt(config, len(made.classes))]
@@ -345,7 +346,7 @@ def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
 def _train_per_class(config: RunConfig) -> int:
     """Return the most training images of a class that a rendered data set needs."""
     task, section = config.task, config.task.partition
-    info, hands = dataset_info(task.dataset), task.clients + task.new_clients
+    info, hands = dataset_info(task.dataset, config.plugins), task.clients + task.new_clients
     shots = task.shots or 0
     # A data set in files renders no images, and its classes are not known yet.
     dealt = max(1, _number_dealt(config, len(info.classes)))
@@ -527,6 +528,7 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
         held_out_domain=task.held_out_domain,
         senses=task.senses if name == task.dataset else None,
         hints=hints_of(task, dealt=False) if name == task.dataset else Hints(),
+        plugins=config.plugins,
     )
     public = load_public(name, request, data.dataset)
     if task.senses == BY_CLIENT:

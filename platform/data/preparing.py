@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Method, MethodError
+from methods.plugins import Plugins
 from platform.config import ModelConfig
 from platform.data.cache import (
     About,
@@ -341,11 +342,19 @@ Telling = Callable[[str, int, int], None]
 """Hears the name of the work, and how many of how many images are done."""
 
 
-def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
-    """Return the frozen model of a run, None where the configuration has none."""
+def frozen_model(
+    model: ModelConfig | None, device: str, plugins: Plugins | None = None
+) -> Backbone | None:
+    """Return the frozen model of a run, of a plug-in too; None where the configuration has none."""
     if model is None:
         return None
+    plugins = plugins or Plugins()
     try:
+        if model.name in plugins.of("model"):
+            # Imported late: a method with a network of its own needs none of it.
+            from methods.clip.own import own_model
+
+            return own_model(model.name, model.pretrained, device, plugins)
         # A public model stays as it is; a file may be another one at the next run.
         load = _kept if is_public(model) else _loaded
         return load(model.name, model.pretrained, device)

@@ -164,7 +164,7 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
             "pool, one of which more may change what many clients hold"
         )
     elif config.federation is None:
-        info, open_keys = dataset_info(task.dataset), []
+        info, open_keys = dataset_info(task.dataset, config.plugins), []
         if not info.domains and task.domains is None:
             open_keys.append("who the clients are (task.domains fixes it)")
         if not info.classes and task.class_names is None:

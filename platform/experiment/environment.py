@@ -73,7 +73,7 @@ def checkout_commit(root: Path) -> str | None:
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return a configuration with absolute paths, which holds in any working folder."""
     task, public, secure = config.task, config.public_data, config.secure_aggregation
-    if dataset_info(task.dataset).layout:
+    if dataset_info(task.dataset, config.plugins).layout:
         paths: dict[str, str | None] = {"root": str(user_path(task.root).resolve())}
         if task.class_names is not None:
             names = user_path(task.class_names, "task.class_names")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import ClientView, Method
-from methods.errors import MethodError
+from methods.errors import BrokenPlugin, MethodError
 from platform.experiment.caveats import caveats_of, escaped
 from platform.experiment.dealing import BatchMaking
 from platform.experiment.evaluation import Accuracy, EvaluationPlan, over_clients
@@ -145,6 +145,8 @@ def exported_accuracy(
     scores = CommonScores()
     try:
         tallies = [(scores.count(method, view, test), test.examples.num_examples) for test in tests]
+    except BrokenPlugin:
+        raise
     except MethodError:
         return None
     return over_clients(tallies) if any(count for _, count in tallies) else None

@@ -12,7 +12,7 @@ from methods import Examples, Method
 from platform.agreement import require_agreement
 from platform.config import RunConfig, StorageConfig
 from platform.config.rules import void_settings
-from platform.config.run import code_of
+from platform.config.run import code_of, origins_of
 from platform.config.sections import FederationConfig
 from platform.data.loading import TaskData, task_without_images
 from platform.data.preparing import frozen_model, is_public
@@ -35,7 +35,6 @@ from platform.experiment.evaluation import UNMEASURED
 from platform.experiment.finishing import Conducted
 from platform.experiment.method_building import (
     method_on,
-    origin_document,
     task_of,
     validate_options,
     void_options,
@@ -144,7 +143,7 @@ def reopened_federation(
     with closed_on_error(open_storage(url)) as database, database:
         database.verify_integrity()
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
-        started = require_start(agreed, config.method.name, surroundings.registry)
+        started = require_start(agreed, config, surroundings.registry)
         section = section_of(config)
         terms, facts, _ = plan_federation(config, surroundings)
         known = enrolment_of(config, terms.protection.terms)
@@ -173,7 +172,8 @@ def build_terms(
     """
     device = resolve_device(config.device)
     use_threads(config.threads)
-    backbone, registry = frozen_model(config.task.model, device), surroundings.registry
+    registry = surroundings.registry
+    backbone = frozen_model(config.task.model, device, config.plugins)
     task = task_of(config, data, backbone, device)
 
     def no_public_images(method: Method) -> Examples:
@@ -191,7 +191,7 @@ def build_terms(
             "secure_aggregation.largest_weight: null takes the largest client of a simulation; "
             "valid with a federation section: the most examples that a client may have"
         )
-    code = code_of(origin_document(registry, config.method.name))
+    code = code_of(origins_of(config.model_dump(mode="json"), registry.plugins))
     model = "" if backbone is None else f"{backbone.fingerprint}-{backbone.transform_digest}"
     return terms, Facts(sotto_version(), model, code or ""), device, backbone
 

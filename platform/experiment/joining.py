@@ -143,7 +143,7 @@ def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings)
     state = client.state((attempt.round_number, attempt.attempt))
     method, test = profile.method, profile.measured.named(LOCAL)
     config = own_config(settings, host.offer(run_id).config, surroundings)
-    backbone = frozen_model(config.task.model, resolve_device(config.device))
+    backbone = frozen_model(config.task.model, resolve_device(config.device), config.plugins)
     plain = plain_encoders(backbone, method.pixel_size)
     model = TrainedModel(
         method=method,
@@ -183,7 +183,7 @@ def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings)
     named = {
         "version": "the program's version",
         "model": "task.model: the weights, or how images are prepared for them",
-        "method": "method.name: the method's own code",
+        "method": "method.name, or another key that names a plug-in: its code",
     }
     mine, theirs = dataclasses.asdict(facts), dataclasses.asdict(offer.facts)
     if differing := [name for name in named if mine[name] != theirs[name]]:

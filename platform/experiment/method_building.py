@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
@@ -36,8 +35,10 @@ from methods.interface.server_optimizers import (
     WithServerOptimizer,
 )
 from methods.interface.subspace import in_subspace, origin_of
+from methods.plugins import Guarded, calling
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
+from platform.config.run import ROLES, name_in, origins_of, recorded_origins
 from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
 from platform.errors import ConfigError, RunStopped
@@ -166,7 +167,13 @@ def build_method(
     options: Any = validate_options(registry, config.method)
     optimizer, privacy, pool = server_optimizer_of(config.method), config.privacy, config.pool
     try:
-        method = registry.build(config.method.name, options, task)
+        source = registry.outside(config.method.name)
+        if source is None:
+            method = registry.build(config.method.name, options, task)
+        else:
+            with calling(source, "build"):
+                built = registry.build(config.method.name, options, task)
+            method = cast("Method", Guarded(built, source))
         if optimizer is not None:
             if not method.averaged:
                 raise ConfigError(
@@ -192,8 +199,8 @@ def build_method(
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
     mechanism = config.privacy.mechanism
-    admitted = [found.name for found in config.mechanisms if is_admitted(method, found)]
-    if mechanism not in admitted:
+    if not is_admitted(method, config.mechanism):
+        admitted = [found.name for found in config.mechanisms if is_admitted(method, found)]
         individual = method.visibility is Visibility.PER_CLIENT
         why = ", which needs each client's own update at the server" if individual else ""
         raise ConfigError(
@@ -307,32 +314,31 @@ def _of_run(config: RunConfig, key: str) -> Any:
     return found
 
 
-def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
-    """Return kind, place and digest of a method's file for records; None for a packaged method."""
-    origin = registry.origin(name)
-    return None if origin is None else asdict(origin)
+def require_same_code(
+    run_id: str, tree: Mapping[str, Any], started: Mapping[str, Any], registry: Registry
+) -> None:
+    """Check, before any of its code runs, that each plug-in has the code of the run's start.
 
-
-def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
-    """Check, before any of its code runs, that a method has the code of the run's start.
-
-    `ConfigError` if the method is missing; `RunStopped` if its code is not that which the run's
-    audit log states, where None is packaged.
+    `tree` is the configuration, and `started` the detail of the audit entry of the run's start.
+    `ConfigError` if one is missing; `RunStopped` if its code is another.
     """
-    then = dict(started) if isinstance(started, Mapping) else None
-    if name not in registry.available():
-        where = "" if then is None else f", which was in the {then.get('kind')} {then.get('where')}"
-        raise ConfigError(
-            f"run {run_id}: its method {name!r}{where}, is not here; valid is that file's folder "
-            "as --methods, or that package installed"
-        )
-    now = origin_document(registry, name)
-    # A folder may have moved; a package's version speaks for its other files.
-    if _code(now) != _code(then):
-        raise RunStopped(
-            f"run {run_id}: its method {name!r} is {_told(now)} now and was {_told(then)} when the "
-            "run was started; put that file back or start a new run"
-        )
+    plugins, recorded = registry.plugins, recorded_origins(started)
+    now_here = origins_of(tree, plugins)
+    for role, (kind, _) in ROLES.items():
+        name, then, now = name_in(tree, role), recorded.get(role), now_here.get(role)
+        gone = kind == "method" and name is not None and name not in registry.available()
+        if gone or (then is not None and now is None):
+            where = "" if then is None else f", from the {then.get('kind')} {then.get('where')}"
+            raise ConfigError(
+                f"run {run_id}: its {kind} {name!r}{where}, is not here; valid is that file's "
+                "folder of plug-ins as --plugins, or that package installed"
+            )
+        # A folder may have moved; a package's version speaks for its other files.
+        if _code(now) != _code(then):
+            raise RunStopped(
+                f"run {run_id}: its {kind} {name!r} is {_told(now)} now and was {_told(then)} when "
+                "the run was started; put that file back or start a new run"
+            )
 
 
 def _code(document: Mapping[str, Any] | None) -> tuple[Any, ...]:
@@ -345,6 +351,6 @@ def _code(document: Mapping[str, Any] | None) -> tuple[Any, ...]:
 
 def _told(document: Mapping[str, Any] | None) -> str:
     if document is None:
-        return "a packaged method"
+        return "of Sotto"
     digest = str(document.get("sha256"))[:16]
     return f"of the {document.get('kind')} {document.get('where')} with SHA-256 {digest}..."

@@ -18,6 +18,7 @@ from typing import Self
 import yaml
 
 from methods import Method, MethodError, Registry
+from methods.plugins import InProgram, Plugins
 from platform.agreement import require_agreement, stored_tree
 from platform.config import (
     RunConfig,
@@ -29,6 +30,7 @@ from platform.config import (
 )
 from platform.config.randomness import stream
 from platform.config.rules import void_settings
+from platform.config.run import origins_of
 from platform.data.cache import cache_folder
 from platform.data.loading import load_task_data
 from platform.data.preparing import (
@@ -61,8 +63,8 @@ from platform.experiment.environment import (
 from platform.experiment.evaluation import measure_round
 from platform.experiment.method_building import (
     method_on,
-    origin_document,
     require_classes,
+    require_same_code,
     task_of,
     validate_options,
     void_options,
@@ -85,7 +87,7 @@ from platform.protection.building import (
 from platform.protection.charging import Limits
 from platform.rounds.asking import call_roll, newest_attempt
 from platform.rounds.attempts import simulated_losses
-from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.audit_trail import AuditTrail, parsed_detail
 from platform.rounds.observing import Observer
 from platform.rounds.run import Run, RunTerms
 from platform.wire.messages import ROUND_STAGES, Stage
@@ -115,14 +117,19 @@ class Surroundings:
     images: Stream = Stream.FEDERATION
 
     @classmethod
-    def with_methods(cls, folder: Path | None, *, as_published: bool = False) -> Self:
-        """Return the usual surroundings with the user's own methods, in a folder.
+    def with_plugins(
+        cls,
+        folder: Path | None,
+        *,
+        objects: tuple[InProgram, ...] = (),
+        as_published: bool = False,
+    ) -> Self:
+        """Return the usual surroundings with the user's plug-ins, in a folder and of the program.
 
         Configurations are read `as_published` with the settings of published runs.
         """
-        registry = Registry(folder=folder)
-        sources = Sources(registry=registry, as_published=as_published)
-        return cls(registry=registry, sources=sources)
+        sources = Sources.of(Plugins(folder, objects=objects), as_published=as_published)
+        return cls(registry=sources.registry, sources=sources)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ def plan_run(
     data = load_task_data(config, surroundings.images)
     observer.recognised(data.dataset.recognised)
     observer.warned((*config.remarks, *void_settings(config)))
-    backbone = frozen_model(config.task.model, device)
+    backbone = frozen_model(config.task.model, device, config.plugins)
 
     def encoders_of(method: Method) -> Encoders:
         # This makes the folder, which a refused configuration must not leave behind.
@@ -245,13 +252,15 @@ def record_run(
     digest = config_digest(text)
     # Written first, so that every run in the database has its configuration beside it.
     folder = run_folder(config.storage.url, run_id)
-    code = origin_document(registry, config.method.name)
+    origins = origins_of(config.model_dump(mode="json"), registry.plugins)
+    code = origins.pop("method", None)
     effective = {
         "noise_multiplier": terms.budget.noise_multiplier,
         "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
         "classes": list(classes),
         "environment": facts,
         **({} if code is None else {"method_from": code}),
+        **({"plugins_from": origins} if origins else {}),
     }
     write_text(folder / "config.yaml", text)
     write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
@@ -266,7 +275,9 @@ def record_run(
         trail = AuditTrail(uow.audit, run_id)
         known = enrolment_of(config, terms.protection.terms)
         enrolled, source = fingerprint_of(known), config.phase_two_of
-        trail.run_created(digest, enrolled, source, method=code, canaries=canaries)
+        trail.run_created(
+            digest, enrolled, source, method=code, plugins=origins or None, canaries=canaries
+        )
     return folder
 
 
@@ -303,7 +314,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         folder, registry = run_folder(url, source), surroundings.registry
         resuming.require_second_phase(config, first, folder, registry)
         agreed = require_agreement(database, source, surroundings.sources.mechanisms)
-        resuming.require_start(agreed, config.method.name, registry)
+        resuming.require_start(agreed, config, registry)
         plan = plan_run(config, observer, surroundings, first)
         resuming.require_same_classes(folder, source, plan.learning.classes)
         resuming.require_first_releases(database, source, plan.terms.protection)
@@ -336,7 +347,7 @@ def reopen_run(
             database.verify_integrity()
         config = stored_config(database, run_id, surroundings)
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
-        started = resuming.require_start(agreed, config.method.name, surroundings.registry)
+        started = resuming.require_start(agreed, config, surroundings.registry)
         # The clients' stores lie beside the database, which may have moved since the run started.
         config = config.model_copy(update={"storage": StorageConfig(url=url)})
         plan = _plan(config, observer, surroundings)
@@ -362,8 +373,12 @@ def stored_config(database: Database, run_id: str, surroundings: Surroundings) -
     try:
         with database.unit_of_work(read_only=True) as uow:
             run = uow.runs.get(run_id)
+            begun = [entry for entry in uow.audit.beginnings() if entry.run == run_id]
     except NotFound as error:
         raise UnknownRun(str(error)) from error
+    for entry in begun:
+        # A configuration runs code of its mechanism when it is read, so that is compared before.
+        require_same_code(run_id, stored_tree(run), parsed_detail(entry), surroundings.registry)
     return parse_config(stored_tree(run), sources=surroundings.sources)
 
 

@@ -112,7 +112,7 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
             "a folder of such, or --dataset with another data set of the same classes"
         )
     draws, hints = Draws(train_per_class=1, test_per_class=1), hints_of(task, dealt=False)
-    own = DataRequest(root=user_path(task.root), draws=draws, hints=hints)
+    own = DataRequest(root=user_path(task.root), draws=draws, hints=hints, plugins=config.plugins)
     public = replace(own, root=user_path(place or task.root))
     if name != task.dataset:
         public = replace(public, hints=Hints())

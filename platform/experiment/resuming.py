@@ -21,7 +21,7 @@ from platform.config import RunConfig
 from platform.config.files import read_yaml, yaml_problem
 from platform.config.randomness import stream
 from platform.errors import ConfigError, RunStopped
-from platform.experiment.method_building import options_of_others, require_same_method
+from platform.experiment.method_building import options_of_others, require_same_code
 from platform.parties.identities import client_names, stores_file
 from platform.protection.charging import as_row, rows_that_count
 from platform.protection.uploads import Protection
@@ -36,10 +36,10 @@ FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *
 """The facts that all ledger rows of one channel of a run share, sizes last."""
 
 
-def require_start(agreed: Agreed, name: str, registry: Registry) -> Mapping[str, Any]:
+def require_start(agreed: Agreed, config: RunConfig, registry: Registry) -> Mapping[str, Any]:
     """Return what the audit log says of a run's start, for a run that may go on.
 
-    A run whose models were erased, or whose method `name` has other code now, is refused.
+    A run whose models were erased, or whose plug-ins have other code now, is refused.
     """
     if agreed.records.is_pruned:
         raise RunStopped(
@@ -47,7 +47,7 @@ def require_start(agreed: Agreed, name: str, registry: Registry) -> Mapping[str,
             "goes on from it; its records stay: see `report` and `budget`, or start a new run"
         )
     started = agreed.records.entries("run.created")[0].detail
-    require_same_method(agreed.records.run_id, name, started.get("method"), registry)
+    require_same_code(agreed.records.run_id, config.model_dump(mode="json"), started, registry)
     return started
 
 

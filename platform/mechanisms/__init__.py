@@ -12,10 +12,11 @@ from platform.mechanisms.mechanism import (
     Sums,
     no_caveats,
 )
-from platform.mechanisms.registry import BUILT_IN, Mechanisms
+from platform.mechanisms.registry import BUILT_IN, KNOWN, Mechanisms
 
 __all__ = [
     "BUILT_IN",
+    "KNOWN",
     "Circumstances",
     "EntryNoise",
     "Mechanism",

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from platform.errors import ConfigError, ProtocolError
-from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.mechanisms import KNOWN, Mechanisms
 from platform.parties.client_state import sent_before
 from platform.protection.charging import as_releases
 from platform.wire.codec import Attempt
@@ -369,7 +369,7 @@ def verified(
     own: Sequence[LedgerRow] | None = None,
     *,
     key: NoteKey | None = None,
-    mechanisms: Mechanisms = BUILT_IN,
+    mechanisms: Mechanisms = KNOWN,
 ) -> list[RunReceipts]:
     """Check receipts, run by run.
 

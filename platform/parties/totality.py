@@ -32,7 +32,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from methods import Arrays, ClientView, Examples, LocalResult, Trainer
+from methods import Arrays, BrokenPlugin, ClientView, Examples, LocalResult, Trainer
 from platform.config.randomness import stream
 from platform.parties.profile import (
     ClientProfile,
@@ -251,6 +251,8 @@ def or_none(
 
 def describe(error: Exception) -> str:
     """Return type and place of an error; its text might hold data."""
+    if isinstance(error, BrokenPlugin) and isinstance(error.__cause__, Exception):
+        error = error.__cause__
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 from platform.config import RunConfig
 from platform.config.rules import MADE, OWN
 from platform.errors import RecordsDisagree
-from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.mechanisms import KNOWN, Mechanisms
 from privacy import (
     NOISE_KINDS,
     Accountant,
@@ -263,7 +263,7 @@ class Limits:
     accountant: Accountant
     target_epsilon: float | None = None
     lifetime_budget: float | None = None
-    mechanisms: Mechanisms = BUILT_IN
+    mechanisms: Mechanisms = KNOWN
     noise_multiplier: float | None = None
     target_key: str = "privacy.target_epsilon"
     lifetime_key: str = "privacy.lifetime_budget"

@@ -16,7 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from platform.agreement import Agreed, require_agreement, stored_tree
 from platform.agreement.statements import stated_document
-from platform.config.run import code_of, identity
+from platform.config import Sources
+from platform.config.run import code_of, identity, recorded_origins
 from platform.disk.opening import is_there, open_existing, run_folder
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.results.numbers import Axes, RunNumbers
@@ -150,15 +151,16 @@ def resolved_once(database: Database, names: Sequence[str], storage: str, option
     return found
 
 
-def agreed_run(run_id: str, storage: str) -> Agreed:
-    """Return a run whose records agree, finished or not."""
+def agreed_run(run_id: str, storage: str, sources: Sources | None = None) -> Agreed:
+    """Return a run whose records agree, finished or not; `sources` has its mechanism."""
+    mechanisms = (sources or Sources()).mechanisms
     with closing(open_existing(storage)) as database:
-        return require_agreement(database, resolved(database, run_id, storage))
+        return require_agreement(database, resolved(database, run_id, storage), mechanisms)
 
 
-def require_summary(run_id: str, storage: str) -> dict[str, Any]:
+def require_summary(run_id: str, storage: str, sources: Sources | None = None) -> dict[str, Any]:
     """Return a finished run's summary, if its records agree; refuse an unfinished run."""
-    agreed = agreed_run(run_id, storage)
+    agreed = agreed_run(run_id, storage, sources)
     if agreed.summary is None:
         found = agreed.records.run_id
         raise UnknownRun(f"RUN: {found} has not finished; go on with `run --resume {found}`")
@@ -210,7 +212,7 @@ def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
         rows = uow.runs.list()
         begun = {entry.run: parsed_detail(entry) for entry in uow.audit.beginnings()}
     for row in rows:
-        key = identity(stored_tree(row), code_of(begun.get(row.run_id, {}).get("method")))
+        key = identity(stored_tree(row), code_of(recorded_origins(begun.get(row.run_id, {}))))
         is_finished = row.status == "finished"
         if is_finished and not (run_folder(url, row.run_id) / "summary.json").is_file():
             # A lost summary cannot be written again, so the cell must run again.

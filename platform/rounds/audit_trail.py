@@ -42,12 +42,13 @@ class AuditTrail:
         phase_two_of: str | None = None,
         *,
         method: Mapping[str, str] | None = None,
+        plugins: Mapping[str, Mapping[str, str]] | None = None,
         canaries: str | None = None,
     ) -> None:
         """Note that a run was set up, its enrolment's fingerprint, and its first phase's run.
 
-        A method from outside the package adds the place and the digest of its code. An audit adds
-        the commitment to the key of its canaries.
+        A method from outside the package adds the place and the digest of its code, and so do
+        other plug-ins, by their roles. An audit adds the commitment to the key of its canaries.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
         only the newest run can be erased without a trace.
@@ -61,6 +62,7 @@ class AuditTrail:
             "enrolment": enrolment,
             "phase_two_of": phase_two_of,
             "method": method,
+            "plugins": plugins,
             "canaries": canaries,
             "before": before,
         }

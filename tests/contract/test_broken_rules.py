@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.cli.configs import new_method_command
+from platform.cli.configs import new_plugin_command
 from platform.contract import test_training
 from platform.contract.plugin import rule_of
 from tests._forking import ROOT, run_tests
@@ -108,13 +108,13 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("broken")
     for name in ("untouched", *BROKEN):
         write(folder, name, BROKEN[name][0] if name in BROKEN else "")
-    code, said = run_tests(ROOT, "platform/contract/test_training.py", "--methods", str(folder))
+    code, said = run_tests(ROOT, "platform/contract/test_training.py", "--plugins", str(folder))
     assert code == 1
     return said
 
 
 def write(folder: Path, name: str, added: str) -> None:
-    new_method_command(name, folder, as_json=True)
+    new_plugin_command("method", name, folder, as_json=True)
     path = folder / f"{name}.py"
     text = path.read_text()
     text = text.replace("import dataclass\n", "import dataclass, field\n")

@@ -34,7 +34,7 @@ def run_from(folder: Path, *options: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
-    code, said = run_tests(ROOT, SUITE, "--methods", str(write_momentum(tmp_path / "mine")))
+    code, said = run_tests(ROOT, SUITE, "--plugins", str(write_momentum(tmp_path / "mine")))
     assert code == 0, said[-4000:]
     assert " skipped" not in said
     # The preset and the variant, each in every test of the suite.
@@ -54,7 +54,7 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     )
     found = ("averaged_moves", "moves_something", "prediction_for_any_classes")
     files = (f"{SUITE}/test_{name}.py" for name in ("server", "training"))
-    code, said = run_tests(ROOT, *files, "--methods", str(lies), "-k", " or ".join(found))
+    code, said = run_tests(ROOT, *files, "--plugins", str(lies), "-k", " or ".join(found))
     assert code == 1
     assert all(f"{name}" in said.partition("short test summary")[2] for name in found)
 
@@ -80,7 +80,7 @@ def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
-    [((), "--methods: is not given"), (("--methods", "broken"), "one.py' cannot be imported")],
+    [((), "--plugins: is not given"), (("--plugins", "broken"), "one.py' cannot be imported")],
 )
 def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str):
     (tmp_path / "broken").mkdir()
@@ -111,7 +111,7 @@ def run_of(folder: Path, tmp_path: Path):
         "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "target_epsilon": 8.0},
         "storage": {"url": f"sqlite:///{tmp_path}/runs/sotto.db"},
     }
-    return create_run(parse_config(tree), SilentObserver(), Surroundings.with_methods(folder))
+    return create_run(parse_config(tree), SilentObserver(), Surroundings.with_plugins(folder))
 
 
 def test_a_method_from_outside_is_protected_like_any_other(tmp_path: Path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods import Registry, Task
+from methods import BUILT_IN_METHODS, Task
 from methods.interface.server_optimizers import ServerAdagrad, ServerAdam, ServerSGD, ServerYogi
 from platform.contract.cases import Case
 from platform.contract.test_server import ADAM, under
@@ -93,6 +93,6 @@ def test_memory_starts_where_the_paper_lets_it(kind):
     ],
 )
 def test_an_optimiser_that_is_not_valid_is_refused_by_name(given, said, task: Task):
-    case = Case("promptfl", "promptfl", Registry(installed=False), {"context_tokens": 2})
+    case = Case("promptfl", "promptfl", BUILT_IN_METHODS, {"context_tokens": 2})
     with pytest.raises(ConfigError, match=said):
         under(case, task, given)

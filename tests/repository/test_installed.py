@@ -160,6 +160,6 @@ def test_a_method_of_ones_own_is_held_to_the_contract(wheel_environment, tmp_pat
     """Without any setting of ours: a fresh folder, and what the wheel brings."""
     wheel_environment.run(*COORDINATOR, "new", "method", "mine", cwd=tmp_path)
     few = ("-k", "test_interface", "-p", "no:cacheprovider", "-W", "error")
-    suite = ("--pyargs", "platform.contract", "--methods", ".")
+    suite = ("--pyargs", "platform.contract", "--plugins", ".")
     assert "20 passed" in wheel_environment.run("-m", "pytest", *suite, *few, cwd=tmp_path)
     assert {path.name for path in tmp_path.glob("*.*")} == {"mine.py", "mine.yaml", "test_mine.py"}

@@ -196,7 +196,7 @@ def test_nothing_imports_the_suite_that_ships():
     assert found == []
 
 
-METHOD_FLOORS = ("errors", "clip", "interface", "networks", "prompts")
+METHOD_FLOORS = ("errors", "plugins", "clip", "interface", "networks", "prompts")
 """The shared folders of `methods/`, from the bottom; a method's own file stands on all of them."""
 
 

@@ -180,7 +180,7 @@ def test_a_method_of_the_users_own_brings_its_preset(sotto, tmp_path):
     folder = write_momentum(tmp_path / "mine")
     path = tmp_path / "run.yaml"
     path.write_text("extends: comparison\nmethod: {name: momentum}\n")
-    answer = sotto("configs", str(path), "--methods", str(folder), "--json")
+    answer = sotto("configs", str(path), "--plugins", str(folder), "--json")
     preset = yaml.safe_load((folder / "momentum.yaml").read_text())
     assert answer.document["method"] == {**preset, "server_optimizer": None}
     unknown = sotto("configs", str(path))

@@ -133,7 +133,7 @@ MISUSED: Final[tuple[Typed, ...]] = (
     (("run", "--fly"), ("--fly", "--resume")),
     (("run", "dangling"), ("CONFIG", "'dangling'")),
     (("run", ODD), ("CONFIG", "\\x1b")),
-    (("run", "small.yaml", "--methods", "notes.txt"), ("--methods", "'notes.txt'")),
+    (("run", "small.yaml", "--plugins", "notes.txt"), ("--plugins", "'notes.txt'")),
     (("run", "--resume", "../x"), ("--storage", "sqlite:///runs")),
     (("run", "small.yaml", "--storage", "sqlite:///notes.txt/a.db"), ("storage", "notes.txt")),
     (("sweep", "small.yaml", "--jobs", "1000000"), ("--jobs", "1000000", "1024")),
@@ -183,7 +183,7 @@ def test_a_command_line_of_a_data_holder(client, place, arguments, words):
 UNDER_JSON = (
     ("fly",),
     ("runs", "--storage", "sqlite:///words.db"),
-    ("methods", "--methods", "notes.txt"),
+    ("methods", "--plugins", "notes.txt"),
 )
 
 
@@ -193,7 +193,7 @@ def test_under_json_it_is_one_object(sotto, place, arguments):
     answer = sotto(*arguments, "--json")
     assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
     told = json.loads(answer.err)
-    kinds = ("usage", "config_error", "unknown_run", "foreign_file", "broken_method")
+    kinds = ("usage", "config_error", "unknown_run", "foreign_file", "broken_plugin")
     assert told["exit_code"] == 2 and told["kind"] in kinds
     assert plain.err.startswith(f"error: {told['field'] or ''}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from methods import BrokenMethod, Registry, UnknownMethod
+from methods import BUILT_IN_METHODS, BrokenPlugin, Registry, UnknownMethod
 from platform.config import load_config
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import validate_options
@@ -50,7 +50,7 @@ def detail_of(storage: Storage, run_id: str) -> dict:
 
 @pytest.mark.slow
 def test_a_folders_method_runs_and_the_records_name_its_code(sotto, config, storage, folder):
-    answer = sotto(*ask(config, storage, "--methods", str(folder), "--json"))
+    answer = sotto(*ask(config, storage, "--plugins", str(folder), "--json"))
     assert answer.code == 0, answer.err
     run_id = answer.document["run_id"]
     told = {"kind": "folder", "where": str(folder), "sha256": SHA256}
@@ -61,11 +61,11 @@ def test_a_folders_method_runs_and_the_records_name_its_code(sotto, config, stor
     export = ("export", run_id, "--storage", storage.url, "--output", str(folder.parent / "out"))
     refused = sotto(*export)
     assert refused.code == 2 and f"run {run_id}: its method 'momentum'" in refused.err
-    assert sotto(*export, "--methods", str(folder)).code == 0
+    assert sotto(*export, "--plugins", str(folder)).code == 0
 
 
 def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(folder, storage, tmp_path):
-    place = Storage(storage.folder, Surroundings.with_methods(folder))
+    place = Storage(storage.folder, Surroundings.with_plugins(folder))
     with opened(place.create("method={name: momentum}", *SHORT)) as simulation:
         run_id = simulation.run_id
     with pytest.raises(ConfigError, match=rf"'momentum', .* {folder}"):
@@ -73,10 +73,10 @@ def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(folder, storage,
     ran = tmp_path / "ran"
     other = write_momentum(tmp_path / "other", ("VARIANTS", f"open({str(ran)!r}, 'w')\nVARIANTS"))
     with pytest.raises(RunStopped, match="'momentum' is of"):
-        Storage(storage.folder, Surroundings.with_methods(other)).reopen(run_id)
+        Storage(storage.folder, Surroundings.with_plugins(other)).reopen(run_id)
     assert not ran.exists(), "code that is refused must not have run"
     moved = write_momentum(tmp_path / "moved")
-    with opened(Storage(storage.folder, Surroundings.with_methods(moved)).reopen(run_id)) as again:
+    with opened(Storage(storage.folder, Surroundings.with_plugins(moved)).reopen(run_id)) as again:
         assert again.run_id == run_id
 
 
@@ -88,8 +88,8 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(config, storage, folder
     write_momentum(folder, ("momentum: float = 0.9", "momentum: float = 0.8"))
     after = build_grid(request).cells[0]
     assert after.identity != before.identity
-    with pytest.raises(ConfigError, match=r"--methods: .*'momentum' has changed"):
-        run_cell(before.run, before.code, Surroundings.with_methods(folder))
+    with pytest.raises(ConfigError, match=r"--plugins: .*'momentum' has changed"):
+        run_cell(before.run, before.code, Surroundings.with_plugins(folder))
 
 
 @pytest.mark.parametrize("key", ["methods", "method.folder"])
@@ -124,14 +124,14 @@ def without_options(folder: Path) -> None:
         (without_options, "without needs"),
         (written(METHOD, "promptfl.py"), "'promptfl' is a module"),
         (written(METHOD, "my-method.py"), "'my-method.py' is no"),
-        (lambda folder: (folder / "momentum.py").unlink(), "holds no method"),
+        (lambda folder: (folder / "momentum.py").unlink(), "holds no plug-in"),
         (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset"),
         (lambda folder: folder.rename(folder.parent / "gone"), "is no folder"),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(sotto, config, storage, folder, spoil, said):
     spoil(folder)
-    answer = sotto(*ask(config, storage, "--methods", str(folder)))
+    answer = sotto(*ask(config, storage, "--plugins", str(folder)))
     assert (answer.code, len(answer.err.splitlines())) == (2, 1)
     assert said in answer.err
     assert not storage.file.exists()
@@ -140,8 +140,8 @@ def test_what_cannot_be_used_is_one_sentence(sotto, config, storage, folder, spo
 def test_the_list_has_the_folders_methods_and_no_tests(sotto: Command, folder: Path) -> None:
     for name in ("test_momentum.py", "conftest.py", "_shared.py"):
         (folder / name).write_text("raise ImportError\n")
-    listed = sotto("methods", "--methods", str(folder), "--json").document
-    mine = {method["name"] for method in listed} - set(Registry(installed=False).available())
+    listed = sotto("methods", "--plugins", str(folder), "--json").document
+    mine = {method["name"] for method in listed} - set(BUILT_IN_METHODS.available())
     assert mine == {"momentum"}
 
 
@@ -184,9 +184,9 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
     assert "momentum" in registry.available()
     assert registry.config_type("promptfl")
     assert module not in sys.modules
-    with pytest.raises(BrokenMethod, match=r"others 2\.0, cannot be"):
+    with pytest.raises(BrokenPlugin, match=r"others 2\.0, cannot be"):
         registry.config_type("momentum")
-    assert "momentum" not in Registry(installed=False).available()
+    assert "momentum" not in BUILT_IN_METHODS.available()
 
 
 @pytest.mark.parametrize(
@@ -199,21 +199,21 @@ def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: 
 )
 def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: str) -> None:
     install(points)
-    with pytest.raises(BrokenMethod, match=said):
+    with pytest.raises(BrokenPlugin, match=said):
         Registry().available()
 
 
 def test_two_packages_may_not_offer_one_name(install) -> None:
     install({"mine": "os"})
     install({"mine": "sys"}, package="rivals")
-    with pytest.raises(BrokenMethod, match="'mine' is an"):
+    with pytest.raises(BrokenPlugin, match="'mine' is an"):
         Registry().available()
 
 
 def test_a_name_outside_the_list_is_refused_and_never_imported(folder, tmp_path):
     ran = tmp_path / "ran"
     (folder / "_private.py").write_text(f"open({str(ran)!r}, 'w')\n")
-    registry = Surroundings.with_methods(folder).registry
+    registry = Surroundings.with_plugins(folder).registry
     asks = (registry.config_type, registry.info, lambda name: registry.build(name, None, None))
     for name in ("_private", "momentum.py", "os", "../mine/momentum", "/momentum"):
         for ask in asks:

@@ -119,7 +119,7 @@ def test_what_travels_is_one_command_line(small, place):
     name = cell.identity[:16]
     assert command == [
         *(sys.executable, "-m", "platform.coordinator", "run", f"{place}/{name}.yaml"),
-        *("--methods", str(Path("mine").absolute()), "--storage", f"sqlite:///{place}/{name}.db"),
+        *("--plugins", str(Path("mine").absolute()), "--storage", f"sqlite:///{place}/{name}.db"),
     ]
     # Read back, it is the cell: a summary is found again by it.
     (again,) = build_grid(SweepRequest(configs=(command[4],))).cells

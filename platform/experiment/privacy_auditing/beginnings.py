@@ -198,7 +198,7 @@ def _play(game: FailureGame, place: Path, content: Content) -> _Played:
             _write(root / client, images, len(learning.classes), seed=number)
         config = _reading(game, root, names)
         data, method = load_task_data(config), game.profile.method
-        backbone = frozen_model(config.task.model, learning.device)
+        backbone = frozen_model(config.task.model, learning.device, config.plugins)
         encoders = plain_encoders(backbone, method.pixel_size)
         train, _ = deal_examples(data, method, encoders, config.evaluation.protocol)
         # Noise and batches depend on a client's position alone.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from platform.agreement.budgets import RunBudget
+from platform.config.run import name_in
 from platform.data.catalogue import dataset_infos
 from platform.results.inference import gains
 from platform.results.report.blocks import (
@@ -442,11 +443,11 @@ def _side_channels(subject: Subject) -> Iterator[str]:
         "erase secrets from memory."
     )
     yield "Nothing hides who sends how much, and when, or which client is late or silent."
-    origin = subject.method_origin
-    if origin is not None:
+    tree = subject.agreed.config.model_dump(mode="json")
+    for role, origin in subject.origins.items():
         yield (
-            f"The method {subject.agreed.config.method.name!r} is code from outside this package "
-            f"({origin}). This package does not vouch for that code."
+            f"The {role.replace('_', ' ')} {name_in(tree, role)!r} is code from outside this "
+            f"package ({origin}). This package does not vouch for that code."
         )
 
 

@@ -121,7 +121,7 @@ def other_releases(subject: Subject) -> Answer:
 
 def own_code(subject: Subject) -> Answer:
     """Answer which parts of the mathematics are this package's own code."""
-    if subject.method_origin is not None:
+    if "method" in subject.origins:
         return "hazard", "the method is code from outside this package"
     return "open", (
         "accounting and primitives come from libraries in wide use, but clipping, noise and "

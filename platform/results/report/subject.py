@@ -11,6 +11,7 @@ from platform.agreement import Agreed
 from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import guesses_of, unfinished_document
+from platform.config.run import recorded_origins
 from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.errors import RunStopped
 from platform.protection.sums import SecureTerms, terms_of_others
@@ -145,13 +146,13 @@ class Subject:
         return terms_of_others(config) if config.secure_aggregation.enabled else None
 
     @property
-    def method_origin(self) -> str | None:
-        """Origin of a method from outside this package; None for the package's own methods."""
-        for item in self.agreed.records.entries("run.created"):
-            told = item.detail.get("method")
-            if isinstance(told, Mapping):
-                return ", ".join(f"{name} {text}" for name, text in sorted(told.items()))
-        return None
+    def origins(self) -> Mapping[str, str]:
+        """Origins of the run's plug-ins, by their roles."""
+        return {
+            role: ", ".join(f"{name} {text}" for name, text in sorted(told.items()))
+            for item in self.agreed.records.entries("run.created")
+            for role, told in recorded_origins(item.detail).items()
+        }
 
     @property
     def hides_draws(self) -> bool:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from methods import MethodInfo, Registry
+from methods import MethodInfo
+from methods.plugins import Plugins
 from platform.config import RunConfig, Sources, StorageConfig, load_config
-from platform.config.run import code_of, identity
+from platform.config.run import code_of, identity, origins_of
 from platform.errors import ConfigError
 from platform.experiment.environment import with_absolute_paths
-from platform.experiment.method_building import origin_document, validate_options
+from platform.experiment.method_building import validate_options
 from platform.protection.building import generations_to_serve, require_serving
 from platform.results.numbers import Axes
 
@@ -152,10 +153,9 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     _require_distinct("--set", [axis.key for axis in settings])
     axes = tuple((axis.key, tuple(axis.values)) for axis in settings if len(axis.values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
-    registry = Registry(folder=request.folder)
-    sources = sources or Sources(registry=registry)
+    sources = sources or Sources.of(Plugins(request.folder))
     problems: dict[str, list[str]] = {}
-    cells = tuple(_cells(request, settings, own, problems, sources=sources, registry=registry))
+    cells = tuple(_cells(request, settings, own, problems, sources=sources))
     require_none(problems)
     found: dict[str, Cell] = {}
     for cell in cells:
@@ -227,9 +227,9 @@ def _cells(
     problems: dict[str, list[str]],
     *,
     sources: Sources,
-    registry: Registry,
 ) -> Iterator[Cell]:
     """Yield all cells that are valid, in order; add what is wrong with others to `problems`."""
+    registry = sources.registry
     # The first value of every setting, because a file may lack keys that a sweep sets.
     first = [text for axis in settings for text in next(iter(axis.values.values()))]
     bases = {c: load_config(Path(c), first, sources) for c in request.configs}
@@ -278,7 +278,7 @@ def _cells(
                 title=_title(registry.info(method)),
                 axes=axes,
                 run=run,
-                code=code_of(origin_document(registry, method)),
+                code=code_of(origins_of(run.model_dump(mode="json"), registry.plugins)),
                 reading=registry.reading(method),
                 filled=filled,
             )

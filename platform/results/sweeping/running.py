@@ -30,7 +30,7 @@ from typing import Any, Final, Protocol
 from methods import MethodError
 from platform.agreement import require_agreement
 from platform.config import RunConfig, parse_config
-from platform.config.run import code_of, identity
+from platform.config.run import code_of, identity, origins_of
 from platform.disk.files import open_lock, wait_until_free
 from platform.disk.opening import (
     database_file,
@@ -42,7 +42,6 @@ from platform.disk.opening import (
 )
 from platform.errors import ConfigError, PlatformError, RecordsDisagree
 from platform.experiment.finishing import execute
-from platform.experiment.method_building import origin_document
 from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.results.reading import KnownRun, runs_by_cell
 from platform.results.sweeping.grid import Cell
@@ -129,11 +128,11 @@ FORESEEN = (PlatformError, MethodError, PrivacyError, StorageError, OSError)
 
 
 def serve(connection: Connection, folder: str | None) -> None:
-    """Answer cells until the parent closes the pipe; `folder` has the user's own methods.
+    """Answer cells until the parent closes the pipe; `folder` has the user's plug-ins.
 
     A message is `{"config", "code"}` as JSON; an answer is `{"run_id", "error", "seconds"}`.
     """
-    surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
+    surroundings = Surroundings.with_plugins(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     try:
@@ -152,10 +151,11 @@ def answer_cell(
 ) -> dict[str, Any]:
     """Run a cell, given as its whole configuration; errors become part of the answer."""
     started = time.perf_counter()
+    sources = None if surroundings is None else surroundings.sources
     run_id: str | None = None
     error: str | None = None
     try:
-        run_id = run_cell(parse_config(tree), code, surroundings)
+        run_id = run_cell(parse_config(tree, sources=sources), code, surroundings)
     except FORESEEN as failure:
         error = str(failure)
     except Exception as failure:
@@ -170,14 +170,15 @@ def run_cell(
 ) -> str:
     """Run a cell, go on with its unfinished run, or find its finished run; return the run's id.
 
-    The code is SHA-256 of the file of a method from outside, else None; a file that has changed
+    The code is the digest of the plug-ins, None without any; a file that has changed
     since the sweep began is refused.
     """
     surroundings = surroundings or Surroundings()
-    name = config.method.name
-    if code_of(origin_document(surroundings.registry, name)) != code:
+    origins = origins_of(config.model_dump(mode="json"), surroundings.registry.plugins)
+    if code_of(origins) != code:
         raise ConfigError(
-            f"--methods: the file of {name!r} has changed since the sweep began; start it again"
+            "--plugins: the file of a plug-in of the cell with method "
+            f"{config.method.name!r} has changed since the sweep began; start it again"
         )
     url, cell = config.storage.url, identity(config.model_dump(mode="json"), code)
     with only_worker_of(url, cell):

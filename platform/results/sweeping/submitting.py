@@ -208,9 +208,9 @@ def command_of(cell: Cell, place: Path, folder: Path | None) -> list[str]:
         what = [str(config)]
     else:
         what = ["--resume", known.run_id]
-    methods = [] if folder is None else ["--methods", str(folder.absolute())]
+    plugins = [] if folder is None else ["--plugins", str(folder.absolute())]
     start = [sys.executable, "-m", "platform.coordinator", "run"]
-    return [*start, *what, *methods, "--storage", url]
+    return [*start, *what, *plugins, "--storage", url]
 
 
 def database_name(cell: Cell) -> str:
