@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from methods.plugins import DOORS
 from tests._forking import UNPLUGGED, exit_code, in_checkout
 from tests.repository._source import ROOT
 
@@ -29,9 +30,11 @@ SMALL = (
     *("evaluation.local_twins=false", "evaluation.worth_of_sharing=false"),
 )
 """What makes a run one of a second; pFedMoAP hands its nine experts out of twenty and more."""
+SET = [word for setting in SMALL for word in ("--set", setting)]
 BRIEFLY = {
     "pytest": ["-k", "not round"],
-    "run": [word for setting in SMALL for word in ("--set", setting)] + ["--device", "cpu"],
+    "run": [*SET, "--device", "cpu"],
+    "study": [*SET, "--jobs", "1"],
 }
 """What is added to a command to have time for it: real rounds are tried on other such methods."""
 
@@ -53,9 +56,8 @@ def follow(command: str, folder: Path) -> tuple[int, str]:
             return int(
                 pytest.main([*arguments, *briefly, "-q", "--rootdir", str(folder), *without])
             )
-        briefly = BRIEFLY["run"] if "quickstart" in arguments else []
-        jobs = ["--jobs", "1"] if arguments[0] == "sweep" else []
-        sys.argv = ["sotto", *arguments, *briefly, *jobs]
+        briefly = BRIEFLY[arguments[0]] if arguments[0] in BRIEFLY else []
+        sys.argv = ["sotto", *arguments, *briefly]
         return exit_code(importlib.import_module("platform.cli.app").main)
 
     return in_checkout(ROOT, there)
@@ -67,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 BLOCKS = BLOCK.findall(WALK)
-LAST = [block for block in BLOCKS if "quickstart" in block[2]]
+LAST = [block for block in BLOCKS if re.match("sotto (run|study)", block[2])]
 """Whole runs, which a quick run of the tests has no time for."""
 
 
@@ -106,20 +108,18 @@ def test_the_contract_holds(said: list[str], folder: Path):
     assert "skipped" not in said[3] and "warning" not in said[3]
 
 
-def test_the_run_is_protected_and_the_sweep_compares_both(said: list[str], folder: Path):
+def test_the_run_is_protected_and_the_study_compares_both(said: list[str], folder: Path):
     assert BLOCKS[-2:] == LAST and len(said) == 4
     run, _ = followed(LAST, folder)
     assert "epsilon" in run
-    (results,) = (folder / "sweeps").glob("*/results.csv")
+    (results,) = (folder / "studies").glob("*/results.csv")
     with results.open() as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} == {"my_prompt", "pfedmoap"}
     assert {row["seed"] for row in rows} == {"0", "1"}
 
 
-def test_the_page_names_every_file_of_the_suite_and_every_rule_has_its_words():
-    table = PAGE.partition("## What the contract checks")[2]
-    suite = ROOT / "platform" / "contract"
-    assert set(re.findall(r"`(test_\w+\.py)`", table)) == {
-        path.name for path in suite.glob("test_*.py")
-    }
+def test_the_page_has_rules_of_every_kind():
+    rules = PAGE.partition("## What the contract checks")[2]
+    named = {row.replace(" ", "") for row in re.findall(r"^\| ([a-z ]+) \|", rules, re.MULTILINE)}
+    assert named == {"kind", *DOORS}
