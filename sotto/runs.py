@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from methods import MethodError
 from methods.plugins import InProgram
 from platform.agreement import Agreed
-from platform.agreement.budgets import read_budget
 from platform.config import RunConfig, load_config, parse_config
 from platform.config.files import find_config, is_file, packaged_file, read_preset
 from platform.config.loading import flat, read_whole
@@ -168,9 +166,8 @@ class Run:
         Raises:
             Error: The ending is another, the file exists, or a library for PDF is missing.
         """
-        from platform.results.report.document import budget_report
+        from platform.results.report.document import report_of
         from platform.results.report.rendering import ENCODERS, load_weasyprint
-        from platform.results.report.subject import read_log
 
         target = Path(path)
         form = target.suffix.removeprefix(".")
@@ -185,10 +182,7 @@ class Run:
                 valid = ".html, .json, or .pdf where WeasyPrint and Pango are installed"
                 raise invalid("path", str(target), valid) from None
         with refusing(), closing(open_existing(self.storage)) as database:
-            subject = read_budget(database, self.id, mechanisms=self._sources.mechanisms)
-            run_ids = {subject.agreed.records.run_id, subject.agreed.spending.run_id}
-            made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            report = budget_report(subject, (), made=made, log=read_log(database, run_ids))
+            report = report_of(database, [self.id], sources=self._sources)
             write_bytes(target, ENCODERS[form](report))
         return target
 

@@ -11,14 +11,12 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from rich.progress import TaskID
 
 from platform.agreement import Agreed, require_agreement
-from platform.agreement.budgets import read_budget
 from platform.agreement.statements import unfinished_document
 from platform.cli.output import (
     Said,
@@ -39,12 +37,11 @@ from platform.errors import ConfigError
 from platform.experiment.caveats import canary_warnings, caveats_of, lower_text, optimizer_words
 from platform.results.inference import Interval, gains, paired, per_client
 from platform.results.reading import agreed_run, numbers_of, resolved_once
-from platform.results.report.document import budget_report
+from platform.results.report.document import report_of
 from platform.results.report.empirical import OtherClaim, read_audit
 from platform.results.report.guarantee import guess_words
 from platform.results.report.hazards import claim_warnings, unfinished_words
 from platform.results.report.rendering import ENCODERS, load_weasyprint
-from platform.results.report.subject import read_log
 from platform.rounds.documents import ADVERSARIES, in_rounds
 from platform.rounds.observing import Observer
 
@@ -526,15 +523,11 @@ def report_command(
         raise ConfigError(f"--output: {str(output)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:
         found = resolved_once(database, (run_id, *(compare or ())), storage, "--compare")
-        first, *others = [read_budget(database, name) for name in found]
-        runs = {one.agreed.records.run_id for one in (first, *others)}
-        log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
-    seen = () if audit is None else read_audit(audit)
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    try:
-        report = budget_report(first, others, made=made, log=log, seen=seen)
-    except OtherClaim as error:
-        raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
+        seen = () if audit is None else read_audit(audit)
+        try:
+            report = report_of(database, found, seen=seen)
+        except OtherClaim as error:
+            raise ConfigError(f"--audit: {str(audit)!r} is of another claim: {error}") from error
     data = ENCODERS[format_](report)
     if output is None:
         sys.stdout.write(data.decode())

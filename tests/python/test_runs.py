@@ -74,6 +74,19 @@ def test_a_report_and_a_picture_are_files(run, tmp_path):
     assert caught.value.field == "kind" and not (tmp_path / "experts.svg").exists()
 
 
+@pytest.mark.parametrize("missing", [ImportError("weasyprint"), OSError("pango")])
+def test_a_pdf_without_its_libraries_is_refused_before_it_is_written(
+    run, tmp_path, monkeypatch, missing
+):
+    def absent():
+        raise missing
+
+    monkeypatch.setattr("platform.results.report.rendering.load_weasyprint", absent)
+    with pytest.raises(sotto.Error) as caught:
+        run.report(tmp_path / "report.pdf")
+    assert caught.value.field == "path" and not (tmp_path / "report.pdf").exists()
+
+
 def test_what_a_callback_does_changes_nothing(run, storage):
     def meddle(found):
         found.document["epsilon"]["server"] = 0.0

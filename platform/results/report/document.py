@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
-from platform.agreement.budgets import RunBudget
+from platform.agreement.budgets import RunBudget, read_budget
+from platform.config import Sources
 from platform.config.run import name_in
 from platform.data.catalogue import dataset_infos
 from platform.results.inference import gains
@@ -54,9 +56,10 @@ from platform.results.report.guarantee import (
 )
 from platform.results.report.hazards import hazards_section, report_warnings
 from platform.results.report.spending import accuracy_piece, releases_section, spending_section
-from platform.results.report.subject import LogView, Subject
+from platform.results.report.subject import LogView, Subject, read_log
 from platform.rounds.documents import ADVERSARIES
 from privacy import ReleaseKey
+from storage import Database
 
 SCHEMA_VERSION = 1
 
@@ -83,6 +86,22 @@ class Report:
     odds: tuple[tuple[str, Figure | None], ...]
     sections: tuple[Section, ...]
     bases: tuple[Basis, ...]
+
+
+def report_of(
+    database: Database,
+    run_ids: Sequence[str],
+    *,
+    seen: Sequence[SeenChannel] = (),
+    sources: Sources | None = None,
+) -> Report:
+    """Read the first run's records, and others' to compare it with, and return its report."""
+    mechanisms = (sources or Sources()).mechanisms
+    first, *others = [read_budget(database, one, mechanisms=mechanisms) for one in run_ids]
+    read = [one.agreed for one in (first, *others)]
+    runs = {run for one in read for run in (one.records.run_id, one.spending.run_id)}
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return budget_report(first, others, made=made, log=read_log(database, runs), seen=seen)
 
 
 def budget_report(
