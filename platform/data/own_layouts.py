@@ -55,9 +55,8 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
     if given is None and not beside:
         return None
     if given is None and len(beside) > 1:
-        raise DataError(
-            f"task.class_names: {str(root)!r} holds both {' and '.join(map(repr, BESIDE))}; valid "
-            "is one of them"
+        raise DataError.at(
+            root, f"holds both {' and '.join(map(repr, BESIDE))}", "one of them", "task.class_names"
         )
     path = beside[0] if given is None else given
     if not is_there(path):
@@ -79,9 +78,8 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
         require_printable(called, said)
         first = spellings.setdefault(folded(name), name)
         if name in words or first != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} has two entries for {name[:80]!r}; valid is one "
-                "for each class"
+            raise DataError.at(
+                path, f"has two entries for {name[:80]!r}", "one for each class", "task.class_names"
             )
         other = firsts.setdefault(called.casefold(), name)
         if other != name:
@@ -91,9 +89,7 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
             )
         words[name] = called
     if not words:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has no entry; valid is one for each class"
-        )
+        raise DataError.at(path, "has no entry", "one for each class", "task.class_names")
     return path, words
 
 
@@ -143,14 +139,10 @@ def _from_json(path: Path, text: str) -> list[tuple[str, str]]:
         pairs = json.loads(text, object_pairs_hook=list)
     # Too many digits are a ValueError too, and too many brackets a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise DataError(f"task.class_names: {str(path)!r} is not JSON; valid is {_OBJECT}") from (
-            error
-        )
+        raise DataError.at(path, "is not JSON", _OBJECT, "task.class_names") from error
     is_object = isinstance(pairs, list) and all(isinstance(pair, tuple) for pair in pairs)
     if not is_object or not all(isinstance(words, str) for _, words in pairs):
-        raise DataError(
-            f"task.class_names: {str(path)!r} is no object of texts; valid is {_OBJECT}"
-        )
+        raise DataError.at(path, "is no object of texts", _OBJECT, "task.class_names")
     return [(name, words.strip()) for name, words in pairs]
 
 
@@ -183,9 +175,7 @@ def recognise_own(
     is kept in `faults`, and left out of the reading.
     """
     if not is_there(root, folder=True):
-        raise DataError(
-            f"task.root: {str(root)!r} is no folder; valid is one with {_layouts(one_holder)}"
-        )
+        raise DataError.at(root, "is no folder", f"one with {_layouts(one_holder)}")
     root = root.resolve()
     folders, files = listed(root, root, faults)
     about = {name for name in files if name in BESIDE or Path(name).stem.casefold() in _ABOUT}
@@ -340,9 +330,7 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
     owners: Owners = "domains" if layout == "domain_folders" else "clients"
     level = owners[:-1].upper()
     if not folders:
-        raise DataError(
-            f"task.root: {str(root)!r} holds no folder of a {level}; valid is {OWN_LAYOUTS[layout]}"
-        )
+        raise DataError.at(root, f"holds no folder of a {level}", OWN_LAYOUTS[layout])
     require_no_split_folders(folders, root, level)
     groups: dict[str, Group] = {}
     for name in folders:
@@ -378,9 +366,7 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
         for name in names:
             firsts.setdefault(folded(name), name)
         if len(firsts) > MOST_CLASSES:
-            raise DataError(
-                f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
-            )
+            raise DataError.at(root, f"has {len(firsts):,} classes", f"1 to {MOST_CLASSES}")
         spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
         if all(name.isascii() and name.isdigit() for name in names):
             remarks += (

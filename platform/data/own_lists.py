@@ -184,9 +184,7 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
             where = f"line {at} of {str(path)!r}"
             with faults:
                 if len(values) <= max(columns.values()):
-                    raise DataError(
-                        f"task.root: {where} has {len(values)} values; valid are as many as columns"
-                    )
+                    raise DataError.at(where, f"has {len(values)} values", "as many as columns")
                 listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
                 require_listed_path(listed, where)
                 require_class_name(where, label)
@@ -253,21 +251,17 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
         if meaning is None:
             continue
         if meaning in columns:
-            raise DataError(
-                f"task.root: {place} has two columns for the {meaning}; valid is one of each: "
-                f"{_TABLE}"
+            raise DataError.at(
+                place, f"has two columns for the {meaning}", f"one of each: {_TABLE}"
             )
         columns[meaning] = position
     missing = [name for name in ("path", "label") if name not in columns]
     if missing:
         shown = ", ".join(repr(name.strip()[:40]) for name in header[:8]) or "no columns"
-        raise DataError(
-            f"task.root: {place} has no column {conjoined(missing)} but {shown}; valid are {_TABLE}"
-        )
+        raise DataError.at(place, f"has no column {conjoined(missing)} but {shown}", _TABLE)
     if has_part and "split" in columns:
-        raise DataError(
-            f"task.root: {place} has a column split, but its name states a split too; valid is "
-            "one of the two"
+        raise DataError.at(
+            place, "has a column split, but its name states a split too", "one of the two"
         )
     return columns
 
@@ -275,15 +269,11 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
 def _in_order(names: set[str], place: str, faults: Faults) -> list[str]:
     """Return classes in label order: numbers by their size, names in ASCII order."""
     if len(names) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {place} has {len(names):,} different labels; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(place, f"has {len(names):,} different labels", f"1 to {MOST_CLASSES}")
     numbers = [name for name in names if name.lstrip("-").isascii() and name.lstrip("-").isdigit()]
     for name in sorted(numbers):
         if name.startswith("-") and len(numbers) == len(names):
-            raise DataError(
-                f"task.root: {place} has the label {name[:40]}; valid are numbers from 0, or names"
-            )
+            raise DataError.at(place, f"has the label {name[:40]}", "numbers from 0, or names")
     if len(numbers) == len(names):
         return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
     with faults:
@@ -364,9 +354,8 @@ def read_saved(root: Path, faults: Faults) -> OwnReading:
         folder = root / split if split else root
         found, classes = _part(root, folder, split)
         if names not in (None, classes):
-            raise DataError(
-                f"task.root: {str(folder)!r} has other classes than the split before it; valid are "
-                "the same in all splits"
+            raise DataError.at(
+                folder, "has other classes than the split before it", "the same in all splits"
             )
         rows, names = rows + found, classes
     return reading_of_rows(
@@ -415,14 +404,12 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
             where = f"row {position} of {place}"
             if classes is not None:
                 if not isinstance(value, int) or not 0 <= value < len(classes):
-                    raise DataError(
-                        f"task.root: {where} has the label {value!r}; valid: 0 to "
-                        f"{len(classes) - 1}"
+                    raise DataError.at(
+                        where, f"has the label {value!r}", f"0 to {len(classes) - 1}"
                     )
             elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
-                raise DataError(
-                    f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a "
-                    "number from 0"
+                raise DataError.at(
+                    where, f"has the label {str(value)[:40]!r}", "a name, or a number from 0"
                 )
             else:
                 require_class_name(where, str(value))

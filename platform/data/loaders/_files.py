@@ -174,13 +174,10 @@ def require_inside(path: Path, root: Path) -> None:
         raise _unreadable(path, error) from error
     # A loop of links is a RuntimeError until Python 3.12.
     except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is a link to nothing; valid is a file or a folder"
-        ) from error
+        raise DataError.at(path, "is a link to nothing", "a file or a folder") from error
     if not target.is_relative_to(root):
-        raise DataError(
-            f"task.root: {str(path)!r} is a link that leaves {str(root)!r}; valid is one that "
-            "stays in the data set's folder"
+        raise DataError.at(
+            path, f"is a link that leaves {str(root)!r}", "one that stays in the data set's folder"
         )
 
 
@@ -233,9 +230,7 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
     They may differ from the published names, if these are `known`, in capitals and signs only.
     """
     if not 1 <= len(names) <= MOST_CLASSES:
-        raise DataError(
-            f"task.root: {str(path)!r} names {len(names)} classes; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(path, f"names {len(names)} classes", f"1 to {MOST_CLASSES}")
     words = []
     for name in names:
         word = ""
@@ -251,24 +246,19 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
                 f"most {LONGEST_NAME} characters"
             )
         if word in words[:label]:
-            raise DataError(
-                f"task.root: {str(path)!r} names class {label} {word!r} as class "
-                f"{words.index(word)}; valid: each name once"
+            raise DataError.at(
+                path, f"names class {label} {word!r} as class {words.index(word)}", "each name once"
             )
     if not known:
         return tuple(words)
     if len(words) != len(known):
-        raise DataError(
-            f"task.root: {str(path)!r} names {len(words)} classes; valid: the {len(known)} as "
-            "published"
-        )
+        raise DataError.at(path, f"names {len(words)} classes", f"the {len(known)} as published")
     # In another order labels would mean other classes.
     for label, pair in enumerate(zip(words, known, strict=True)):
         one, other = ("".join(c for c in name.casefold() if c.isalnum()) for name in pair)
         if one != other:
-            raise DataError(
-                f"task.root: {str(path)!r} names class {label} {pair[0]!r}; valid: {pair[1]!r}, as "
-                "published"
+            raise DataError.at(
+                path, f"names class {label} {pair[0]!r}", f"{pair[1]!r}, as published"
             )
     return tuple(known)
 

@@ -135,10 +135,7 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
         # The loader takes nothing from `val`, so it may be missing.
         rows = document.get(key, [] if key == "val" else None)
         if not isinstance(rows, list) or (not rows and key != "val"):
-            raise DataError(
-                f"task.root: {where} has no {key} images; valid is a list of [path, label, class "
-                "name]"
-            )
+            raise DataError.at(where, f"has no {key} images", "a list of [path, label, class name]")
         for position, row in enumerate(rows):
             # `type`, since true and false are whole numbers to `isinstance`.
             if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
@@ -164,9 +161,7 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
                 f"{_shortened(entry.name)}; valid is one name for each label"
             )
     if len(names) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {where} has {len(names)} different labels; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(where, f"has {len(names)} different labels", f"1 to {MOST_CLASSES}")
     trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
         if not 0 <= label < len(names):

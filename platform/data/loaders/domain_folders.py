@@ -95,9 +95,8 @@ def matched(
         if name is None:
             continue
         if name in found:
-            raise DataError(
-                f"task.root: {str(where)!r} holds both {found[name]!r} and {folder!r}; valid is "
-                f"one folder for {name!r}"
+            raise DataError.at(
+                where, f"holds both {found[name]!r} and {folder!r}", f"one folder for {name!r}"
             )
         found[name] = folder
     return found
@@ -131,18 +130,14 @@ def find_images(
             continue
         inside = subfolders(images / folder, images)
         if not inside:
-            raise DataError(
-                f"task.root: {str(images / folder)!r} holds no folder of a class; valid is "
-                "DOMAIN/CLASS/IMAGE"
-            )
+            raise DataError.at(images / folder, "holds no folder of a class", "DOMAIN/CLASS/IMAGE")
         if not (layouts.parts and set(inside) <= {*layouts.parts, "full"}):
             found[domain] = _in_classes(images, folder, None)
             continue
         missing = sorted(set(layouts.parts) - set(inside))
         if missing:
-            raise DataError(
-                f"task.root: {str(images / folder)!r} has no folder {missing[0]!r}; valid: "
-                f"{', '.join(layouts.parts)}"
+            raise DataError.at(
+                images / folder, f"has no folder {missing[0]!r}", f"{', '.join(layouts.parts)}"
             )
         for part, use in layouts.parts.items():
             found[domain] += _in_classes(images, f"{folder}/{part}", use)
@@ -154,9 +149,8 @@ def _in_classes(images: Path, folder: str, use: Use | None) -> list[Listed]:
     for name in subfolders(images / folder, images):
         files = image_names(images / folder / name, images)
         if not files:
-            raise DataError(
-                f"task.root: {str(images / folder / name)!r} is an empty folder of a class; valid "
-                "is at least one image"
+            raise DataError.at(
+                images / folder / name, "is an empty folder of a class", "at least one image"
             )
         found += [Listed(f"{folder}/{name}/{file}", name, use) for file in files]
     return found
@@ -194,14 +188,9 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
     require_listed_path(path, where)
     steps = path.split("/")
     if len(steps) != 3 or steps[0] != domain:
-        raise DataError(
-            f"task.root: {where} lists {path!r}; valid is '{domain}/class/image' and a number"
-        )
+        raise DataError.at(where, f"lists {path!r}", f"'{domain}/class/image' and a number")
     if not (number.isascii() and number.isdigit() and len(number) < 10):
-        raise DataError(
-            f"task.root: {where} ends in {number[:40]!r}; valid is a path, a space and a whole "
-            "number"
-        )
+        raise DataError.at(where, f"ends in {number[:40]!r}", "a path, a space and a whole number")
     if numbers.setdefault(steps[1], int(number)) != int(number):
         raise DataError(
             f"task.root: {where} gives the number {int(number)} to the class {steps[1]!r}, which "
@@ -395,18 +384,16 @@ def _classes(
             labels[folder] = names.index(plain(folder)) if is_name else int(folder)
         return info.classes, labels
     if len(folders) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {str(images)!r} has {len(folders)} different class folders; valid: 1 to "
-            f"{MOST_CLASSES}"
+        raise DataError.at(
+            images, f"has {len(folders)} different class folders", f"1 to {MOST_CLASSES}"
         )
     classes = tuple(folder.replace("_", " ").strip() for folder in folders)
     firsts: dict[str, int] = {}
     for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
         require_printable(name, f"task.root: {str(images)!r} has a class folder {folder[:80]!r}")
         if firsts.setdefault(name, label) != label:
-            raise DataError(
-                f"task.root: {str(images)!r} has two class folders for {name!r}; valid is one "
-                "spelling in all domains"
+            raise DataError.at(
+                images, f"has two class folders for {name!r}", "one spelling in all domains"
             )
     return classes, {folder: label for label, folder in enumerate(folders)}
 

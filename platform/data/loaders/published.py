@@ -158,9 +158,7 @@ def _load_cifar(info: DatasetInfo, request: DataRequest, domains: Sequence[str])
     else:
         names = _files.read_lines(info, request.root, path)
     if not isinstance(names, list):
-        raise DataError(
-            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
-        )
+        raise DataError.at(path, f"has no {version.names_key!r}", "the file as published")
     classes = _files.class_words(names, path, info.classes)
     train = _cifar_split(version, [folder / file for file in version.train], classes, read)
     return classes, train, _cifar_split(version, [folder / version.test], classes, read)
@@ -249,9 +247,8 @@ def _load_mnist(info: DatasetInfo, request: DataRequest, domains: Sequence[str])
         path = folder / f"{part}-labels-idx1-ubyte"
         labels = _read_idx(info, root, path, ()).astype(np.int64)
         if len(images) != len(labels):
-            raise DataError(
-                f"task.root: {str(path)!r} has {len(labels)} labels for {len(images)} images; "
-                "valid is one for each"
+            raise DataError.at(
+                path, f"has {len(labels)} labels for {len(images)} images", "one for each"
             )
         _files.require_labels(labels, info.classes, path)
         # Three equal colours, as a view: only the rows that are asked for are copied.
@@ -288,9 +285,8 @@ def _unpacked(path: Path, data: bytes, size: int) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             return file.read(size)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is no gzip file, or a damaged one; valid is the file as "
-            "published"
+        raise DataError.at(
+            path, "is no gzip file, or a damaged one", "the file as published"
         ) from error
 
 
@@ -305,14 +301,12 @@ def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
         )
     count, *sizes = (int(size) for size in np.frombuffer(data[4 : 4 * (1 + axes)], ">u4"))
     if sizes != list(shape):
-        raise DataError(
-            f"task.root: {str(path)!r} has images of {sizes[0]} x {sizes[1]} pixels; valid: "
-            f"{_MNIST_SIDE} x {_MNIST_SIDE}"
+        raise DataError.at(
+            path, f"has images of {sizes[0]} x {sizes[1]} pixels", f"{_MNIST_SIDE} x {_MNIST_SIDE}"
         )
     if count * math.prod(shape) > _files.MOST_BYTES:
-        raise DataError(
-            f"task.root: {str(path)!r} claims {count:,} examples; valid are at most "
-            f"{_files.MOST_BYTES:,} bytes of them"
+        raise DataError.at(
+            path, f"claims {count:,} examples", f"at most {_files.MOST_BYTES:,} bytes of them"
         )
     return count
 
@@ -338,9 +332,8 @@ def _load_tiny(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) 
     }
     for one in ids:
         if one not in entries:
-            raise DataError(
-                f"task.root: {str(folder / 'words.txt')!r} has no words for class {one!r}; valid "
-                "is the file as published"
+            raise DataError.at(
+                folder / "words.txt", f"has no words for class {one!r}", "the file as published"
             )
     first = {one: entries[one].split(",")[0].strip() for one in ids}
     # All words of an id where another id has the same first word.
@@ -362,9 +355,8 @@ def _load_tiny(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) 
         file, _, rest = line.partition("\t")
         one = rest.split("\t")[0].strip()
         if one not in ids:
-            raise DataError(
-                f"task.root: {where} has class {one[:40]!r} at line {number}; valid is an id of "
-                "wnids.txt"
+            raise DataError.at(
+                where, f"has class {one[:40]!r} at line {number}", "an id of wnids.txt"
             )
         _files.require_listed_path(file, where)
         tests.append((0, ids[one], f"val/images/{file}"))
@@ -473,9 +465,8 @@ def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
     names, rows = _SITE_NAMES[name], []
     for position, (image, label) in enumerate(zip(listed, labels, strict=True)):
         if label not in names:
-            raise DataError(
-                f"task.root: {str(path)!r} has class {label[:40]!r} at image {position}; valid: "
-                f"{', '.join(names)}"
+            raise DataError.at(
+                path, f"has class {label[:40]!r} at image {position}", f"{', '.join(names)}"
             )
         rows.append((domain, names.index(label), below[image]))
     return rows
