@@ -13,8 +13,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,10 +156,12 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         raise DataError(*(f"task.root: {where} lists {path!r}, {said}" for path in missing))
 
 
-def image_split(
-    root: Path, rows: Sequence[tuple[int, int, str]], files: type[ImageFiles] = ImageFiles
-) -> Split:
-    """Return a split of images that stay in their files; a row is domain, label and path."""
+Row = tuple[int, int, str]
+"""Domain, label and path of an image."""
+
+
+def image_split(root: Path, rows: Sequence[Row], files: type[ImageFiles] = ImageFiles) -> Split:
+    """Return a split of images that stay in their files."""
     return Split(
         files(root, tuple(path for _, _, path in rows)),
         np.array([label for _, label, _ in rows], dtype=np.int64),
@@ -195,33 +198,41 @@ MOST_TEXT: Final = 2**26
 MOST_CLASSES: Final = 1000
 
 
-def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of these folders below a root that exists."""
-    for name in names:
-        if is_there(root / name, folder=True):
-            return root / name
-    raise DataError(info.missing(root / names[0], root))
+@dataclass(frozen=True)
+class DataFolder:
+    """A data set's own folder below `root`, the value of `task.root`; what is missing is refused.
 
+    A name is a path below the folder.
+    """
 
-def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
-    """Return the bytes of a data set's file, at most as many as any known file has."""
-    require_there(info, root, path)
-    # Python makes room for all bytes asked for, so the file's size is the limit.
-    return read_bounded(path, min(os.path.getsize(path), MOST_BYTES))
+    info: DatasetInfo
+    root: Path
+    path: Path
 
+    @classmethod
+    def first(cls, info: DatasetInfo, root: Path, names: Sequence[str]) -> Self:
+        """Return the first of these folders below the root that exists."""
+        found = [root / name for name in names if is_there(root / name, folder=True)]
+        (chosen := cls(info, root, [*found, root / names[0]][0])).require(chosen.path, folder=True)
+        return chosen
 
-def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
-    """Return the lines of a data set's text file that are not empty; see `read_file`."""
-    require_there(info, root, path)
-    # Editors of some systems begin a file with a mark of byte order.
-    text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
-    return [line for line in text.splitlines() if line.strip()]
+    def require(self, path: Path, *, folder: bool = False) -> None:
+        """Refuse a missing file or folder of the data set."""
+        if not is_there(path, folder=folder):
+            raise DataError(self.info.missing(path, self.root))
 
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, at most as many as any known file has."""
+        self.require(self.path / name)
+        # Python makes room for all bytes asked for, so the file's size is the limit.
+        return read_bounded(self.path / name, min(os.path.getsize(self.path / name), MOST_BYTES))
 
-def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
-    """Refuse a missing file of a data set; `root` is the value of `task.root`."""
-    if not is_there(path):
-        raise DataError(info.missing(path, root))
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a text file that are not empty."""
+        self.require(self.path / name)
+        # Editors of some systems begin a file with a mark of byte order.
+        text = read_text(self.path / name, MOST_TEXT).removeprefix("\ufeff")
+        return [line for line in text.splitlines() if line.strip()]
 
 
 def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:

@@ -20,8 +20,8 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     MOST_CLASSES,
+    DataFolder,
     image_split,
-    is_there,
     read_text,
     require_distinct,
     require_listed_path,
@@ -101,11 +101,9 @@ def load(name: str, request: DataRequest) -> Dataset:
     info = {info.name: info for info in INFOS}[name]
     domains = request.chosen_domains(name, DOMAINS)
     folder, images, split = _FOLDERS[name]
-    file, base = request.root / folder / split, request.root / folder / images
-    if not is_there(file):
-        raise DataError(info.missing(file, request.root))
-    if not is_there(base, folder=True):
-        raise DataError(info.missing(base, request.root))
+    own = DataFolder(info, request.root, request.root / folder)
+    own.require(file := own.path / split)
+    own.require(base := own.path / images, folder=True)
     parts = read_split_file(file)
     classes = split_classes(parts, repr(str(file)))
     used = [entry.path for part in ("train", "test") for entry in parts[part]]

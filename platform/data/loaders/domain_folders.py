@@ -36,6 +36,8 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     MOST_CLASSES,
+    DataFolder,
+    Row,
     image_names,
     image_split,
     is_there,
@@ -199,9 +201,6 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
     return path
 
 
-Row = tuple[int, int, str]
-"""Domain, label and path of an image."""
-
 _OFFICE_HOME: Final = (
     "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair "
     "Clipboards Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet "
@@ -304,11 +303,7 @@ INFOS = (
 def load(name: str, request: DataRequest) -> Dataset:
     """List a data set's folders; images stay in their files."""
     info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
-    candidates = [request.root / folder for folder in layouts.folders]
-    base = next((place for place in candidates if is_there(place, folder=True)), None)
-    if base is None:
-        raise DataError(info.missing(candidates[0], request.root))
-    base = base.resolve()
+    base = DataFolder.first(info, request.root, layouts.folders).path.resolve()
     inner = base / layouts.inner
     images = inner.resolve() if is_there(inner, folder=True) else base
     if not info.domains:
