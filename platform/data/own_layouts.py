@@ -60,10 +60,8 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
         )
     path = beside[0] if given is None else given
     if not is_there(path):
-        raise DataError(
-            f"task.class_names: {str(path)!r} is not there; valid is a file with a class and its "
-            "words in each line, such as 'n02084071 dog'"
-        )
+        valid = "a file with a class and its words in each line, such as 'n02084071 dog'"
+        raise DataError.at(path, "is not there", valid, "task.class_names")
     try:
         # Editors of some systems begin a file with a mark of byte order.
         text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
@@ -83,10 +81,8 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
             )
         other = firsts.setdefault(called.casefold(), name)
         if other != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} calls both {other[:80]!r} and {name[:80]!r} "
-                f"{called!r}; valid are other words for each class"
-            )
+            what = f"calls both {other[:80]!r} and {name[:80]!r} {called!r}"
+            raise DataError.at(path, what, "other words for each class", "task.class_names")
         words[name] = called
     if not words:
         raise DataError.at(path, "has no entry", "one for each class", "task.class_names")
@@ -103,17 +99,14 @@ def words_of(
     spelled = {folded(name): text for name, text in words.items()}
     missing = [name for name in names if folded(name) not in spelled]
     if missing:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has no entry for {some(missing)}; valid is one for "
-            "each class of the images"
-        )
+        what = f"has no entry for {some(missing)}"
+        raise DataError.at(path, what, "one for each class of the images", "task.class_names")
     known = {folded(name) for name in names}
     unknown = [name for name in words if folded(name) not in known]
     if unknown and not more:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has an entry for {some(unknown)}, but the folder has "
-            f"no such images; valid are the classes of the images: {some(names)}"
-        )
+        what = f"has an entry for {some(unknown)}, but the folder has no such images"
+        valid = f"the classes of the images: {some(names)}"
+        raise DataError.at(path, what, valid, "task.class_names")
     return {name: spelled[folded(name)] for name in names}
 
 
@@ -186,11 +179,9 @@ def recognise_own(
     layout = hints.layout or _recognised(root, folders, named, one_holder)
     reading = _read(root, layout, folders, named, faults=faults)
     if one_holder and reading.owners != "nobody":
-        raise DataError(
-            f"task.root: {str(root)!r} has {len(reading.groups)} {reading.owners} in it and is one "
-            f"data holder's; valid are {_layouts(one_holder)}, without columns of clients or "
-            "domains"
-        )
+        what = f"has {len(reading.groups)} {reading.owners} in it and is one data holder's"
+        valid = f"{_layouts(one_holder)}, without columns of clients or domains"
+        raise DataError.at(root, what, valid)
     if not reading.words:
         faults.require_none()
     return _named(reading, root, hints, one_holder=one_holder)
@@ -245,10 +236,8 @@ def _layout_of_list(
     """Return the layout of a folder with lists, which must not contradict its folders."""
     kinds = sorted({str(_list_layout(name)) for name in lists})
     if len(kinds) > 1:
-        raise DataError(
-            f"task.root: {str(root)!r} holds {some(lists)}, so its images may be listed by either; "
-            "valid is task.layout: table, or task.layout: split_file"
-        )
+        what = f"holds {some(lists)}, so its images may be listed by either"
+        raise DataError.at(root, what, "task.layout: table, or task.layout: split_file")
     layout: Layout = "table" if kinds == ["table"] else "split_file"
     others = [name for name in files if name not in lists]
     if others or not folders:
@@ -340,10 +329,8 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
             group = recognise(root / name, faults)
             # A link to another client's folder would make two clients of one.
             if not group.root.is_relative_to(root / name):
-                raise DataError(
-                    f"task.root: {str(root / name)!r} is a link to {str(group.root)!r}; valid is "
-                    f"a folder of its own for each {owners[:-1]}"
-                )
+                what = f"is a link to {str(group.root)!r}"
+                raise DataError.at(root / name, what, f"a folder of its own for each {owners[:-1]}")
             below = tuple(image._replace(path=f"{name}/{image.path}") for image in group.listed)
             groups[name] = replace(group, root=root, listed=below)
     names = sorted({name for group in groups.values() for name in group.classes})

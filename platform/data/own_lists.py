@@ -167,10 +167,8 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
     """Read the CSV files of a folder: one of any name, or one a part, such as `train.csv`."""
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
-        raise DataError(
-            f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and any of them "
-            "may list its images; valid is one .csv file, or train.csv with test.csv or val.csv"
-        )
+        what = f"holds {conjoined(map(repr, names))}, and any of them may list its images"
+        raise DataError.at(root, what, "one .csv file, or train.csv with test.csv or val.csv")
     told = tuple(Path(name).stem for name in names) if len(names) > 1 else ()
     rows: list[Row] = []
     ignored: set[str] = set()
@@ -388,10 +386,8 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
         missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in chunks)
         # Nothing outside the folder is read.
         if missing:
-            raise DataError(
-                f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
-                "images that are saved in it, and no paths to files elsewhere"
-            )
+            valid = "images that are saved in it, and no paths to files elsewhere"
+            raise DataError.at(place, f"has {missing:,} rows without the image's bytes", valid)
         if label not in table.column_names:
             raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
         told = {
@@ -428,10 +424,8 @@ def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str
     if not found and "label" in known:
         return "label", None
     if len(found) != 1:
-        raise DataError(
-            f"task.root: {str(folder)!r} has {some(found) if found else 'no column'} for the label;"
-            " valid is one of the type ClassLabel, or one called label"
-        )
+        what = f"has {some(found) if found else 'no column'} for the label"
+        raise DataError.at(folder, what, "one of the type ClassLabel, or one called label")
     names = known[found[0]].get("names")
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_CLASSES:
         raise _unsaved(folder / "dataset_info.json", f"has no names for {found[0]!r}")
@@ -472,10 +466,8 @@ def _image_column(table: Any, place: str) -> Any:
         and pa.types.is_binary(field.type.field("bytes").type)
     ]
     if len(found) != 1:
-        raise DataError(
-            f"task.root: {place} has {some(found) if found else 'no column'} of images with their "
-            "bytes; valid is one of the type Image"
-        )
+        what = f"has {some(found) if found else 'no column'} of images with their bytes"
+        raise DataError.at(place, what, "one of the type Image")
     return table.column(found[0])
 
 

@@ -123,10 +123,8 @@ def require_listed_path(path: str, where: str) -> None:
     # A colon as second character is a drive of Windows.
     is_plain = path.isprintable() and "\\" not in path and path[1:2] != ":"
     if not is_plain or len(path) > LONGEST_PATH or any(step in ("", ".", "..") for step in steps):
-        raise DataError(
-            f"task.root: {where} lists the path {path[:200]!r}; valid is one that leads down from "
-            "the data set's folder, such as 'class/image.jpg'"
-        )
+        valid = "one that leads down from the data set's folder, such as 'class/image.jpg'"
+        raise DataError.at(where, f"lists the path {path[:200]!r}", valid)
 
 
 def require_distinct(paths: Iterable[str], where: str) -> None:
@@ -252,10 +250,8 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
         words.append(word)
     for label, word in enumerate(words):
         if not word or not word.isprintable():
-            raise DataError(
-                f"task.root: {str(path)!r} has no name for class {label}; valid is a word of at "
-                f"most {LONGEST_NAME} characters"
-            )
+            what = f"has no name for class {label}"
+            raise DataError.at(path, what, f"a word of at most {LONGEST_NAME} characters")
         if word in words[:label]:
             raise DataError.at(
                 path, f"names class {label} {word!r} as class {words.index(word)}", "each name once"
@@ -280,10 +276,8 @@ def require_labels(
     """Refuse a label without a class; labels count from 0, and the file from `first`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
-        raise DataError(
-            f"task.root: {str(path)!r} has label {labels[wrong[0]] + first} at example {wrong[0]}; "
-            f"valid: {first} to {len(classes) - 1 + first}"
-        )
+        what = f"has label {labels[wrong[0]] + first} at example {wrong[0]}"
+        raise DataError.at(path, what, f"{first} to {len(classes) - 1 + first}")
 
 
 def require_examples(

@@ -154,24 +154,18 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
     for entry in (entry for part in parts.values() for entry in part):
         name = names.setdefault(entry.label, entry.name)
         if name != entry.name:
-            raise DataError(
-                f"task.root: {where} calls label {entry.label} both {_shortened(name)} and "
-                f"{_shortened(entry.name)}; valid is one name for each label"
-            )
+            what = f"calls label {entry.label} both {_shortened(name)} and {_shortened(entry.name)}"
+            raise DataError.at(where, what, "one name for each label")
     if len(names) > MOST_CLASSES:
         raise DataError.at(where, f"has {len(names)} different labels", f"1 to {MOST_CLASSES}")
     trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
         if not 0 <= label < len(names):
-            raise DataError(
-                f"task.root: {where} has the label {_shortened(label)} among {len(names)} "
-                f"different ones; valid: 0 to {len(names) - 1}"
-            )
+            what = f"has the label {_shortened(label)} among {len(names)} different ones"
+            raise DataError.at(where, what, f"0 to {len(names) - 1}")
         if label not in trained:
-            raise DataError(
-                f"task.root: {where} has no train image of label {label} "
-                f"({_shortened(names[label])}); valid is at least one for each class"
-            )
+            what = f"has no train image of label {label} ({_shortened(names[label])})"
+            raise DataError.at(where, what, "at least one for each class")
     classes = tuple(names[label].replace("_", " ").strip() for label in range(len(names)))
     for label, name in enumerate(classes):
         said = f"task.root: {where} calls label {label} {_shortened(names[label])}"
@@ -180,10 +174,8 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
     for label, name in enumerate(classes):
         first = firsts.setdefault(name, label)
         if first != label:
-            raise DataError(
-                f"task.root: {where} gives the name {name!r} to the labels {first} and {label}; "
-                "valid is one label for each name"
-            )
+            what = f"gives the name {name!r} to the labels {first} and {label}"
+            raise DataError.at(where, what, "one label for each name")
     return classes
 
 

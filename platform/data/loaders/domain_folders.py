@@ -171,10 +171,8 @@ def _lists(
     for key in present:
         require_inside(lists[key], base)
     for key in (key for key in lists if present and key not in present):
-        raise DataError(
-            f"task.root: {str(lists[key])!r} is not there, but other lists of the data set are; "
-            f"valid is one for each domain and each of {', '.join(layouts.parts)}"
-        )
+        valid = f"one for each domain and each of {', '.join(layouts.parts)}"
+        raise DataError.at(lists[key], "is not there, but other lists of the data set are", valid)
     return lists if present else {}
 
 
@@ -326,10 +324,8 @@ def load(name: str, request: DataRequest) -> Dataset:
         present = {labels[image.name] for image in rows}
         for label, class_name in enumerate(classes):
             if label not in present:
-                raise DataError(
-                    f"task.root: {str(images)!r} has no images of class {class_name!r} in domain "
-                    f"{domain!r}; valid are the same classes in all domains"
-                )
+                what = f"has no images of class {class_name!r} in domain {domain!r}"
+                raise DataError.at(images, what, "the same classes in all domains")
     sides: dict[Use, list[Row]] = {"train": [], "test": [], "validation": []}
     for index, (domain, of_domain) in enumerate(found.items()):
         held_out = domain == request.held_out_domain
@@ -341,15 +337,11 @@ def load(name: str, request: DataRequest) -> Dataset:
     trained = {label for _, label, _ in train}
     # Without any training image the only domain is held out, and the run says so.
     for label in (label for label in range(len(classes)) if train and label not in trained):
-        raise DataError(
-            f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
-            "is at least one in the domains that are not held out"
-        )
+        what = f"has no training image of class {classes[label]!r}"
+        raise DataError.at(images, what, "at least one in the domains that are not held out")
     if not test:
-        raise DataError(
-            f"task.root: {str(images)!r} has no test image; valid are at least two images of a "
-            "class, or a list or folder of test images"
-        )
+        valid = "at least two images of a class, or a list or folder of test images"
+        raise DataError.at(images, "has no test image", valid)
     return Dataset(
         name=name,
         classes=classes,
@@ -371,10 +363,8 @@ def _classes(
         labels: dict[str, int] = {}
         for folder in folders:
             if plain(folder) not in (*names, *numbers):
-                raise DataError(
-                    f"task.root: {str(images)!r} has a class folder {folder!r}, which is no class "
-                    f"of {info.name}; valid: {', '.join(info.classes)}"
-                )
+                what = f"has a class folder {folder!r}, which is no class of {info.name}"
+                raise DataError.at(images, what, ", ".join(info.classes))
             is_name = plain(folder) in names
             labels[folder] = names.index(plain(folder)) if is_name else int(folder)
         return info.classes, labels

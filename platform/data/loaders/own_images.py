@@ -221,10 +221,8 @@ def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> d
         fitting = exact or alike
         if len(fitting) != 1:
             which = "no class" if not fitting else "more than one class"
-            raise DataError(
-                f"task.root: {str(root)!r} has a class folder {folder!r}, which is {which} "
-                f"of the federation; valid: {', '.join(map(repr, classes))}"
-            )
+            what = f"has a class folder {folder!r}, which is {which} of the federation"
+            raise DataError.at(root, what, ", ".join(map(repr, classes)))
         labels[folder] = fitting[0]
     return labels
 
