@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Final, Self
 
 MOST_NAMED: Final = 10
 """The most valid names that a sentence lists."""
@@ -90,6 +91,12 @@ class ConfigError(PlatformError):
 
 class DataError(ConfigError):
     """A data set's file or label, what is wrong with it, and what is valid."""
+
+    @classmethod
+    def at(cls, where: Path | str, fault: str, valid: str, field: str = "task.root") -> Self:
+        """Return the sentence about a path, or about a place that is quoted already."""
+        place = repr(str(where)) if isinstance(where, Path) else where
+        return cls(f"{field}: {place} {fault}; valid: {valid}")
 
 
 class Faults(list[str]):

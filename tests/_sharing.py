@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from methods.clip import adapter, tiny
-from platform.data.dataset import Indices, Split
-from platform.data.shapes import Part, Rendering
+from platform.data import shapes
+from platform.data.dataset import Split
 
 load_anew = adapter.load_backbone
 load_once = cache(load_anew)
@@ -29,29 +29,28 @@ def load_backbone(
     return load(name, pretrained, device)
 
 
-render_anew = Rendering.split
-rendered: dict[tuple[Any, ...], Split] = {}
+draw_anew = shapes.draw_split
+drawn: dict[tuple[Any, ...], Split] = {}
 
 
-def split(self: Rendering, part: Part, labels: Indices, outlines: Indices) -> Split:
-    """Does what the method that it stands for does, once for the same images."""
-    images = (self.seed, self.image_size, tuple(self.domains), self.stream, part)
-    key = (*images, labels.tobytes(), outlines.tobytes())
-    if key not in rendered:
-        rendered[key] = render_anew(self, part, labels, outlines)
-        np.asarray(rendered[key].images).flags.writeable = False
-    return rendered[key]
+def draw_split(*request: Any) -> Split:
+    """Does what the function that it stands for does, once for the same images."""
+    key = tuple(one.tobytes() if isinstance(one, np.ndarray) else one for one in request)
+    if key not in drawn:
+        drawn[key] = draw_anew(*request)
+        np.asarray(drawn[key].images).flags.writeable = False
+    return drawn[key]
 
 
 @contextmanager
 def one_shipped_model() -> Iterator[None]:
     """Within it all runs share the shipped model, which must stay as it was, and images."""
     adapter.load_backbone = load_backbone
-    Rendering.split = split  # type: ignore[method-assign]
+    shapes.draw_split = draw_split
     try:
         yield
     finally:
         adapter.load_backbone = load_anew
-        Rendering.split = render_anew  # type: ignore[method-assign]
+        shapes.draw_split = draw_anew
         shared = load_once(tiny.NAME)
         assert shared.fingerprint == adapter.fingerprint_of(shared._model)

@@ -127,19 +127,14 @@ class ImageFiles:
                     # Python makes room for all bytes asked for, so the size is the limit.
                     data = file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
                 if len(data) > MOST_BYTES:
-                    raise DataError(
-                        f"task.root: {str(path)!r} is too large; valid are at most "
-                        f"{MOST_BYTES:,} bytes"
-                    )
+                    raise DataError.at(path, "is too large", f"at most {MOST_BYTES:,} bytes")
                 return data
         # An impossible path is a ValueError, and a loop of links a RuntimeError.
         except (OSError, ValueError, RuntimeError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or type(
                 error
             ).__name__
-            raise DataError(
-                f"task.root: {str(path)!r} cannot be read ({reason}); valid is an image file"
-            ) from error
+            raise DataError.at(path, f"cannot be read ({reason})", "an image file") from error
         reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
         raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
 

@@ -18,7 +18,7 @@ from platform.data.catalogue import DataRequest, load_dataset
 from platform.data.dataset import Dataset, Indices, joined
 from platform.data.partition import ClientIndices
 from platform.data.shapes import CLASSES as OUTLINES
-from platform.data.shapes import DOMAINS, Part, Rendering, Stream
+from platform.data.shapes import DOMAINS, Part, Stream, rendered
 
 CLASSES: Final = (
     *("crane", "boxer", "bat", "seal", "pitcher", "mole", "bolt", "match", "nail", "palm"),
@@ -65,7 +65,6 @@ def homonyms_dataset(
     seed: int,
     train_per_class_and_domain: int,
     test_per_class_and_domain: int,
-    image_size: int = 32,
     *,
     senses: tuple[Indices, Indices],
     domains: Sequence[str] = DOMAINS,
@@ -77,17 +76,15 @@ def homonyms_dataset(
     domains, 20 times the images of each name). They decide the outline of a row, but not its label,
     place or colours.
     """
-    rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
-    counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}
-    splits = []
-    for (part, count), of_rows in zip(counts.items(), senses, strict=True):
-        labels = np.repeat(np.arange(len(CLASSES)), count)
+
+    def outlines(part: Part, labels: Indices) -> Indices:
+        of_rows = senses[part is Part.TEST]
         if of_rows.size and not 0 <= of_rows.min() <= of_rows.max() < len(SENSES):
             raise ValueError(f"senses go from {of_rows.min()} to {of_rows.max()}; valid is 0 to 3.")
-        by_row = np.broadcast_to(of_rows, (len(domains), len(labels)))
-        splits.append(rendering.split(part, labels, outlines_of(labels, by_row)))
-    train, test = splits
-    return Dataset(name="homonyms", classes=CLASSES, domains=tuple(domains), train=train, test=test)
+        return outlines_of(labels, of_rows)
+
+    counts = (train_per_class_and_domain, test_per_class_and_domain)
+    return rendered("homonyms", CLASSES, seed, counts, outlines, domains=domains, stream=stream)
 
 
 def senses_of_clients(number: int) -> tuple[str, ...]:

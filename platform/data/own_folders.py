@@ -197,10 +197,8 @@ def recognise(root: Path, faults: Faults, *, beside: Collection[str] = ()) -> Gr
                 said = f"task.root: {str(base)!r} has a class folder {name[:80]!r}"
                 require_printable(word, said)
                 if deeper := subfolders(root / path, root, Faults()):
-                    raise DataError(
-                        f"task.root: {str(root / path / deeper[0])!r} is a folder in what should "
-                        f"be a class's folder; valid are {LAYOUTS}"
-                    )
+                    what = "is a folder in what should be a class's folder"
+                    raise DataError.at(root / path / deeper[0], what, LAYOUTS)
                 images = image_names(root / path, root, faults)
                 found += [Listed(f"{path}/{one}", name, use) for one in images]
                 names.add(name)
@@ -272,7 +270,5 @@ def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str,
                 f"hold its {WORDS[use]} images; valid is one of them"
             )
     if "train" not in uses or len(uses) == 1:
-        raise DataError(
-            f"task.root: {str(root)!r} holds {conjoined(map(repr, split))} without the folder that "
-            f"belongs to it; valid are {LAYOUTS}"
-        )
+        what = f"holds {conjoined(map(repr, split))} without the folder that belongs to it"
+        raise DataError.at(root, what, LAYOUTS)

@@ -55,16 +55,13 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
     if given is None and not beside:
         return None
     if given is None and len(beside) > 1:
-        raise DataError(
-            f"task.class_names: {str(root)!r} holds both {' and '.join(map(repr, BESIDE))}; valid "
-            "is one of them"
+        raise DataError.at(
+            root, f"holds both {' and '.join(map(repr, BESIDE))}", "one of them", "task.class_names"
         )
     path = beside[0] if given is None else given
     if not is_there(path):
-        raise DataError(
-            f"task.class_names: {str(path)!r} is not there; valid is a file with a class and its "
-            "words in each line, such as 'n02084071 dog'"
-        )
+        valid = "a file with a class and its words in each line, such as 'n02084071 dog'"
+        raise DataError.at(path, "is not there", valid, "task.class_names")
     try:
         # Editors of some systems begin a file with a mark of byte order.
         text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
@@ -79,21 +76,16 @@ def read_class_names(root: Path, given: Path | None) -> tuple[Path, Mapping[str,
         require_printable(called, said)
         first = spellings.setdefault(folded(name), name)
         if name in words or first != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} has two entries for {name[:80]!r}; valid is one "
-                "for each class"
+            raise DataError.at(
+                path, f"has two entries for {name[:80]!r}", "one for each class", "task.class_names"
             )
         other = firsts.setdefault(called.casefold(), name)
         if other != name:
-            raise DataError(
-                f"task.class_names: {str(path)!r} calls both {other[:80]!r} and {name[:80]!r} "
-                f"{called!r}; valid are other words for each class"
-            )
+            what = f"calls both {other[:80]!r} and {name[:80]!r} {called!r}"
+            raise DataError.at(path, what, "other words for each class", "task.class_names")
         words[name] = called
     if not words:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has no entry; valid is one for each class"
-        )
+        raise DataError.at(path, "has no entry", "one for each class", "task.class_names")
     return path, words
 
 
@@ -107,17 +99,14 @@ def words_of(
     spelled = {folded(name): text for name, text in words.items()}
     missing = [name for name in names if folded(name) not in spelled]
     if missing:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has no entry for {some(missing)}; valid is one for "
-            "each class of the images"
-        )
+        what = f"has no entry for {some(missing)}"
+        raise DataError.at(path, what, "one for each class of the images", "task.class_names")
     known = {folded(name) for name in names}
     unknown = [name for name in words if folded(name) not in known]
     if unknown and not more:
-        raise DataError(
-            f"task.class_names: {str(path)!r} has an entry for {some(unknown)}, but the folder has "
-            f"no such images; valid are the classes of the images: {some(names)}"
-        )
+        what = f"has an entry for {some(unknown)}, but the folder has no such images"
+        valid = f"the classes of the images: {some(names)}"
+        raise DataError.at(path, what, valid, "task.class_names")
     return {name: spelled[folded(name)] for name in names}
 
 
@@ -143,14 +132,10 @@ def _from_json(path: Path, text: str) -> list[tuple[str, str]]:
         pairs = json.loads(text, object_pairs_hook=list)
     # Too many digits are a ValueError too, and too many brackets a RecursionError.
     except (ValueError, RecursionError) as error:
-        raise DataError(f"task.class_names: {str(path)!r} is not JSON; valid is {_OBJECT}") from (
-            error
-        )
+        raise DataError.at(path, "is not JSON", _OBJECT, "task.class_names") from error
     is_object = isinstance(pairs, list) and all(isinstance(pair, tuple) for pair in pairs)
     if not is_object or not all(isinstance(words, str) for _, words in pairs):
-        raise DataError(
-            f"task.class_names: {str(path)!r} is no object of texts; valid is {_OBJECT}"
-        )
+        raise DataError.at(path, "is no object of texts", _OBJECT, "task.class_names")
     return [(name, words.strip()) for name, words in pairs]
 
 
@@ -183,9 +168,7 @@ def recognise_own(
     is kept in `faults`, and left out of the reading.
     """
     if not is_there(root, folder=True):
-        raise DataError(
-            f"task.root: {str(root)!r} is no folder; valid is one with {_layouts(one_holder)}"
-        )
+        raise DataError.at(root, "is no folder", f"one with {_layouts(one_holder)}")
     root = root.resolve()
     folders, files = listed(root, root, faults)
     about = {name for name in files if name in BESIDE or Path(name).stem.casefold() in _ABOUT}
@@ -196,11 +179,9 @@ def recognise_own(
     layout = hints.layout or _recognised(root, folders, named, one_holder)
     reading = _read(root, layout, folders, named, faults=faults)
     if one_holder and reading.owners != "nobody":
-        raise DataError(
-            f"task.root: {str(root)!r} has {len(reading.groups)} {reading.owners} in it and is one "
-            f"data holder's; valid are {_layouts(one_holder)}, without columns of clients or "
-            "domains"
-        )
+        what = f"has {len(reading.groups)} {reading.owners} in it and is one data holder's"
+        valid = f"{_layouts(one_holder)}, without columns of clients or domains"
+        raise DataError.at(root, what, valid)
     if not reading.words:
         faults.require_none()
     return _named(reading, root, hints, one_holder=one_holder)
@@ -255,10 +236,8 @@ def _layout_of_list(
     """Return the layout of a folder with lists, which must not contradict its folders."""
     kinds = sorted({str(_list_layout(name)) for name in lists})
     if len(kinds) > 1:
-        raise DataError(
-            f"task.root: {str(root)!r} holds {some(lists)}, so its images may be listed by either; "
-            "valid is task.layout: table, or task.layout: split_file"
-        )
+        what = f"holds {some(lists)}, so its images may be listed by either"
+        raise DataError.at(root, what, "task.layout: table, or task.layout: split_file")
     layout: Layout = "table" if kinds == ["table"] else "split_file"
     others = [name for name in files if name not in lists]
     if others or not folders:
@@ -340,9 +319,7 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
     owners: Owners = "domains" if layout == "domain_folders" else "clients"
     level = owners[:-1].upper()
     if not folders:
-        raise DataError(
-            f"task.root: {str(root)!r} holds no folder of a {level}; valid is {OWN_LAYOUTS[layout]}"
-        )
+        raise DataError.at(root, f"holds no folder of a {level}", OWN_LAYOUTS[layout])
     require_no_split_folders(folders, root, level)
     groups: dict[str, Group] = {}
     for name in folders:
@@ -352,10 +329,8 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
             group = recognise(root / name, faults)
             # A link to another client's folder would make two clients of one.
             if not group.root.is_relative_to(root / name):
-                raise DataError(
-                    f"task.root: {str(root / name)!r} is a link to {str(group.root)!r}; valid is "
-                    f"a folder of its own for each {owners[:-1]}"
-                )
+                what = f"is a link to {str(group.root)!r}"
+                raise DataError.at(root / name, what, f"a folder of its own for each {owners[:-1]}")
             below = tuple(image._replace(path=f"{name}/{image.path}") for image in group.listed)
             groups[name] = replace(group, root=root, listed=below)
     names = sorted({name for group in groups.values() for name in group.classes})
@@ -378,9 +353,7 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
         for name in names:
             firsts.setdefault(folded(name), name)
         if len(firsts) > MOST_CLASSES:
-            raise DataError(
-                f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
-            )
+            raise DataError.at(root, f"has {len(firsts):,} classes", f"1 to {MOST_CLASSES}")
         spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
         if all(name.isascii() and name.isdigit() for name in names):
             remarks += (

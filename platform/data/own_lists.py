@@ -167,10 +167,8 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
     """Read the CSV files of a folder: one of any name, or one a part, such as `train.csv`."""
     parts = [SPLIT_NAMES.get(Path(name).stem.casefold()) for name in names]
     if len(names) > 1 and (None in parts or len(set(parts)) < len(parts)):
-        raise DataError(
-            f"task.root: {str(root)!r} holds {conjoined(map(repr, names))}, and any of them "
-            "may list its images; valid is one .csv file, or train.csv with test.csv or val.csv"
-        )
+        what = f"holds {conjoined(map(repr, names))}, and any of them may list its images"
+        raise DataError.at(root, what, "one .csv file, or train.csv with test.csv or val.csv")
     told = tuple(Path(name).stem for name in names) if len(names) > 1 else ()
     rows: list[Row] = []
     ignored: set[str] = set()
@@ -184,9 +182,7 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
             where = f"line {at} of {str(path)!r}"
             with faults:
                 if len(values) <= max(columns.values()):
-                    raise DataError(
-                        f"task.root: {where} has {len(values)} values; valid are as many as columns"
-                    )
+                    raise DataError.at(where, f"has {len(values)} values", "as many as columns")
                 listed, label = values[columns["path"]].strip(), values[columns["label"]].strip()
                 require_listed_path(listed, where)
                 require_class_name(where, label)
@@ -253,21 +249,17 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
         if meaning is None:
             continue
         if meaning in columns:
-            raise DataError(
-                f"task.root: {place} has two columns for the {meaning}; valid is one of each: "
-                f"{_TABLE}"
+            raise DataError.at(
+                place, f"has two columns for the {meaning}", f"one of each: {_TABLE}"
             )
         columns[meaning] = position
     missing = [name for name in ("path", "label") if name not in columns]
     if missing:
         shown = ", ".join(repr(name.strip()[:40]) for name in header[:8]) or "no columns"
-        raise DataError(
-            f"task.root: {place} has no column {conjoined(missing)} but {shown}; valid are {_TABLE}"
-        )
+        raise DataError.at(place, f"has no column {conjoined(missing)} but {shown}", _TABLE)
     if has_part and "split" in columns:
-        raise DataError(
-            f"task.root: {place} has a column split, but its name states a split too; valid is "
-            "one of the two"
+        raise DataError.at(
+            place, "has a column split, but its name states a split too", "one of the two"
         )
     return columns
 
@@ -275,15 +267,11 @@ def _columns(header: Sequence[str], place: str, has_part: bool) -> dict[str, int
 def _in_order(names: set[str], place: str, faults: Faults) -> list[str]:
     """Return classes in label order: numbers by their size, names in ASCII order."""
     if len(names) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {place} has {len(names):,} different labels; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(place, f"has {len(names):,} different labels", f"1 to {MOST_CLASSES}")
     numbers = [name for name in names if name.lstrip("-").isascii() and name.lstrip("-").isdigit()]
     for name in sorted(numbers):
         if name.startswith("-") and len(numbers) == len(names):
-            raise DataError(
-                f"task.root: {place} has the label {name[:40]}; valid are numbers from 0, or names"
-            )
+            raise DataError.at(place, f"has the label {name[:40]}", "numbers from 0, or names")
     if len(numbers) == len(names):
         return sorted(names, key=lambda name: (len(name.lstrip("0")), name.lstrip("0"), name))
     with faults:
@@ -364,9 +352,8 @@ def read_saved(root: Path, faults: Faults) -> OwnReading:
         folder = root / split if split else root
         found, classes = _part(root, folder, split)
         if names not in (None, classes):
-            raise DataError(
-                f"task.root: {str(folder)!r} has other classes than the split before it; valid are "
-                "the same in all splits"
+            raise DataError.at(
+                folder, "has other classes than the split before it", "the same in all splits"
             )
         rows, names = rows + found, classes
     return reading_of_rows(
@@ -399,10 +386,8 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
         missing = sum(chunk.null_count + chunk.field("bytes").null_count for chunk in chunks)
         # Nothing outside the folder is read.
         if missing:
-            raise DataError(
-                f"task.root: {place} has {missing:,} rows without the image's bytes; valid are "
-                "images that are saved in it, and no paths to files elsewhere"
-            )
+            valid = "images that are saved in it, and no paths to files elsewhere"
+            raise DataError.at(place, f"has {missing:,} rows without the image's bytes", valid)
         if label not in table.column_names:
             raise DataError(f"task.root: {place} has no column {label!r}; valid is {_SAVED}")
         told = {
@@ -415,14 +400,12 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
             where = f"row {position} of {place}"
             if classes is not None:
                 if not isinstance(value, int) or not 0 <= value < len(classes):
-                    raise DataError(
-                        f"task.root: {where} has the label {value!r}; valid: 0 to "
-                        f"{len(classes) - 1}"
+                    raise DataError.at(
+                        where, f"has the label {value!r}", f"0 to {len(classes) - 1}"
                     )
             elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
-                raise DataError(
-                    f"task.root: {where} has the label {str(value)[:40]!r}; valid is a name, or a "
-                    "number from 0"
+                raise DataError.at(
+                    where, f"has the label {str(value)[:40]!r}", "a name, or a number from 0"
                 )
             else:
                 require_class_name(where, str(value))
@@ -441,10 +424,8 @@ def _label(features: Mapping[str, object], folder: Path) -> tuple[str, tuple[str
     if not found and "label" in known:
         return "label", None
     if len(found) != 1:
-        raise DataError(
-            f"task.root: {str(folder)!r} has {some(found) if found else 'no column'} for the label;"
-            " valid is one of the type ClassLabel, or one called label"
-        )
+        what = f"has {some(found) if found else 'no column'} for the label"
+        raise DataError.at(folder, what, "one of the type ClassLabel, or one called label")
     names = known[found[0]].get("names")
     if not isinstance(names, list) or not 1 <= len(names) <= MOST_CLASSES:
         raise _unsaved(folder / "dataset_info.json", f"has no names for {found[0]!r}")
@@ -485,10 +466,8 @@ def _image_column(table: Any, place: str) -> Any:
         and pa.types.is_binary(field.type.field("bytes").type)
     ]
     if len(found) != 1:
-        raise DataError(
-            f"task.root: {place} has {some(found) if found else 'no column'} of images with their "
-            "bytes; valid is one of the type Image"
-        )
+        what = f"has {some(found) if found else 'no column'} of images with their bytes"
+        raise DataError.at(place, what, "one of the type Image")
     return table.column(found[0])
 
 

@@ -49,7 +49,7 @@ divide the pool, no client gets the remainder.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -100,23 +100,35 @@ def dirichlet_counts(
     All images of the given sizes, (classes,) each, are dealt out; `whose` is the word for the
     clients in errors. Refuses if no draw out of `DRAWS` gives every client its least.
     """
-    even = train_sizes.sum() / clients
+    for train, test in _draws(shares.alpha, (train_sizes, test_sizes), clients, 0.0, rng):
+        if _has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
+            return train, test
+    tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
+    raise _never_enough(shares, "training images", f" and {tests}", f"{clients} {whose}")
+
+
+def _draws(
+    alpha: float, sizes: Sequence[Counts], clients: int, ratio: float, rng: np.random.Generator
+) -> Iterator[list[Counts]]:
+    """Yield draws, for each of the sizes (classes,) counts (classes, clients).
+
+    The share `ratio` of each class of the first sizes is spread evenly; who gets more of the rest
+    depends on what clients hold of these. Draws whose shares underflow are left out.
+    """
+    even = sizes[0].sum() / clients
     for _ in range(DRAWS):
-        train = np.zeros((len(train_sizes), clients), np.int64)
-        test = np.zeros((len(test_sizes), clients), np.int64)
-        for label in range(len(train_sizes)):
-            share = _share_out(shares.alpha, train.sum(axis=0), even, rng)
+        counts = [np.zeros((len(each), clients), np.int64) for each in sizes]
+        for label, size in enumerate(sizes[0]):
+            shared = int(ratio * size + _ROUNDING)
+            counts[0][label] = shared // clients
+            counts[0][label, -1] += shared % clients
+            share = _share_out(alpha, counts[0].sum(axis=0), even, rng)
             if share is None:
                 break
-            train[label] = _cut(share, train_sizes[label])
-            test[label] = _cut(share, test_sizes[label])
+            for of, each, taken in zip(counts, sizes, (shared, 0), strict=False):
+                of[label] += _cut(share, int(each[label]) - taken)
         else:
-            if _has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
-                return train, test
-    tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
-    classes = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
-    what = f"{shares.minimum} training images{classes} and {tests}"
-    raise _never_enough(shares, what, f"{clients} {whose}")
+            yield counts
 
 
 def _has_enough(shares: DirichletShares, counts: Counts) -> bool:
@@ -124,12 +136,13 @@ def _has_enough(shares: DirichletShares, counts: Counts) -> bool:
     return bool(images.min() >= shares.minimum and classes.min() >= shares.fewest_classes)
 
 
-def _never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
+def _never_enough(shares: DirichletShares, noun: str, more: str, whose: str) -> ConfigError:
     """Return the refusal after the last draw."""
+    of = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
     return ConfigError(
         f"task.partition.minimum: none of {DRAWS} draws with task.partition.alpha = "
-        f"{shares.alpha:g} gave {what} to each of {whose}; use fewer clients, more images or a "
-        "larger alpha"
+        f"{shares.alpha:g} gave {shares.minimum} {noun}{of}{more} to each of {whose}; use fewer "
+        "clients, more images or a larger alpha"
     )
 
 
@@ -216,22 +229,10 @@ def shared_ratio_counts(
     asked = shares.minimum or least_images(int(sizes.sum()), clients)
     # One image cannot be for training and for testing.
     shares = replace(shares, minimum=max(asked, _SPLITTABLE))
-    even = sizes.sum() / clients
-    for _ in range(DRAWS):
-        counts = np.zeros((len(sizes), clients), np.int64)
-        for label, size in enumerate(sizes):
-            shared = int(ratio * size + _ROUNDING)
-            counts[label] = shared // clients
-            counts[label, -1] += shared % clients
-            share = _share_out(shares.alpha, counts.sum(axis=0), even, rng)
-            if share is None:
-                break
-            counts[label] += _cut(share, int(size) - shared)
-        else:
-            if _has_enough(shares, counts):
-                return counts
-    of = f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""
-    raise _never_enough(shares, f"{shares.minimum} images{of}", f"{clients} clients")
+    for (counts,) in _draws(shares.alpha, (sizes,), clients, ratio, rng):
+        if _has_enough(shares, counts):
+            return counts
+    raise _never_enough(shares, "images", "", f"{clients} clients")
 
 
 def split_own(rows: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
@@ -447,7 +448,7 @@ def partition(
         )
         clients = tuple(
             ClientIndices(*split_own(rows, split_rng(position)))
-            for position, rows in enumerate(_dealt(train_labels, sizes[0], counts, shot_rng))
+            for position, rows in enumerate(_dealt(shot_rng, (train_labels, sizes[0], counts))[0])
         )
     elif plan.kind == "hierarchical_dirichlet":
         # One pool, in which a test image stays a test image.
@@ -458,7 +459,7 @@ def partition(
         )
         clients = tuple(
             ClientIndices(rows[rows < first], rows[rows >= first] - first)
-            for rows in _dealt(labels, pool, counts, shot_rng)
+            for rows in _dealt(shot_rng, (labels, pool, counts))[0]
         )
     else:
         if plan.images_each is not None:
@@ -468,13 +469,9 @@ def partition(
             test_counts = _evenly(sizes[1], np.ones((plan.classes, plan.clients), np.int64))
         else:
             train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
-        train: list[list[Indices]] = [[] for _ in range(plan.clients)]
-        test: list[list[Indices]] = [[] for _ in range(plan.clients)]
-        train_rows, test_rows = _by_class(train_labels, sizes[0]), _by_class(test_labels, sizes[1])
-        for label in range(plan.classes):
-            _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
-            _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
-        clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
+        sides = ((train_labels, sizes[0], train_counts), (test_labels, sizes[1], test_counts))
+        train, test = _dealt(shot_rng, *sides)
+        clients = tuple(map(ClientIndices, train, test))
     require_images(clients, may_lack_tests=plan.may_lack_tests)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
@@ -542,25 +539,19 @@ def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
     return np.split(order, np.cumsum(sizes)[:-1])
 
 
-def _dealt(
-    labels: Indices, sizes: Counts, counts: Counts, rng: np.random.Generator
-) -> list[Indices]:
-    """Deal out one pool, and return each client's rows."""
-    hands: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
-    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
-        _deal(rng.permutation(rows), count, hands)
-    return [_join(hand) for hand in hands]
+def _dealt(rng: np.random.Generator, *pools: tuple[Indices, Counts, Counts]) -> list[list[Indices]]:
+    """Deal out pools class by class, and return each client's rows of each pool.
 
-
-def _deal(rows: Indices, counts: Counts, hands: list[list[Indices]]) -> None:
-    ends = np.cumsum(counts)
-    for hand, start, end in zip(hands, ends - counts, ends, strict=True):
-        if end > start:
-            hand.append(rows[start:end])
-
-
-def _join(parts: list[Indices]) -> Indices:
-    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+    A pool is labels, sizes of classes, and counts (classes, clients).
+    """
+    rows = [_by_class(labels, sizes) for labels, sizes, _ in pools]
+    hands = [[[np.zeros(0, np.int64)] for _ in counts.T] for _, _, counts in pools]
+    for label in range(len(rows[0])):
+        for of_pool, own, (_, _, counts) in zip(rows, hands, pools, strict=True):
+            shuffled, ends = rng.permutation(of_pool[label]), np.cumsum(counts[label])
+            for hand, start, end in zip(own, ends - counts[label], ends, strict=True):
+                hand.append(shuffled[start:end])
+    return [[np.sort(np.concatenate(hand)) for hand in own] for own in hands]
 
 
 def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:

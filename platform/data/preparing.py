@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from methods import Arrays, Method, MethodError
 from methods.plugins import Plugins
 from platform.config import ModelConfig
 from platform.data.cache import (
+    KINDS,
     About,
     CacheFolder,
     Kind,
@@ -166,13 +167,15 @@ def _require_room(
         )
 
 
-def encode(encoder: Backbone | Squares, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+def encode(
+    encoder: Backbone | Squares, images: NDArray[np.uint8], kind: Kind, fewest: int = FEWEST
+) -> NDArray[Any]:
     """Make rows of images (n, S, S, 3); a row does not depend on the other images."""
     if kind == "pixels":
         return images
     backbone = cast("Backbone", encoder)
     made = backbone.encode_images if kind == "features" else backbone.encode_tokens
-    missing = max(0, FEWEST - len(images))
+    missing = max(0, fewest - len(images))
     filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
     return made(filled)[: len(images)]
 
@@ -201,22 +204,14 @@ def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
         ) from error
 
 
-Encoding = Callable[[Images, Indices], Rows]
+Encoders = Callable[[Kind, Images, Indices], Rows]
+"""Makes one kind of arrays of the wanted rows of all images; called only for what is needed.
+
+Features are (n, d), tokens (n, T, w), and pixels images of the method's own size, or else the
+model's, uint8 (n, S, S, 3).
+"""
 CHUNK: Final = 256
 """Examples that a method prepares at once."""
-
-
-@dataclass(frozen=True)
-class Encoders:
-    """Functions from all images and the wanted rows to arrays; each is called only if needed.
-
-    Features are (n, d), tokens (n, T, w), and pixels images of the method's own size, or else the
-    model's, uint8 (n, S, S, 3).
-    """
-
-    features: Encoding
-    tokens: Encoding
-    pixels: Encoding
 
 
 def prepared_arrays(
@@ -236,13 +231,7 @@ def prepared_arrays(
                 lambda some: np.array([examples[row] for row in some.tolist()], np.str_),
             )
     else:
-        for name, encode in (
-            ("features", encoders.features),
-            ("tokens", encoders.tokens),
-            ("pixels", encoders.pixels),
-        ):
-            if name in method.needs:
-                inputs[name] = encode(examples, rows)
+        inputs = {kind: encoders(kind, examples, rows) for kind in KINDS if kind in method.needs}
     if not inputs:
         return {}
     first = {name: array[:CHUNK] for name, array in inputs.items()}
@@ -303,39 +292,34 @@ def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Squares:
-    """Brings images to one size, `side`, by the policy that open_clip has for its models."""
+    """Brings images to one size, by the policy that open_clip has for its models.
 
-    side: int
+    It stands in for a model that computes on a processor and has no fingerprint.
+    """
+
+    image_size: int
+    fingerprint: ClassVar[str] = ""
+    device: ClassVar[str] = "cpu"
 
     @property
     def name(self) -> str:
         """The purpose of the images, in words."""
-        return f"no model, {self.side} x {self.side}"
-
-    @property
-    def fingerprint(self) -> str:
-        """Empty, as there is no model."""
-        return ""
+        return f"no model, {self.image_size} x {self.image_size}"
 
     @property
     def transform_digest(self) -> str:
         """SHA-256 of the preprocessing, in hexadecimal."""
         from methods.clip.image_tower import square_preprocessing
 
-        text = json.dumps(asdict(square_preprocessing(self.side)), sort_keys=True)
+        text = json.dumps(asdict(square_preprocessing(self.image_size)), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def device(self) -> str:
-        """The device that computes."""
-        return "cpu"
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
         # Imported late: most runs need no images of a size of their own.
         from methods.clip.image_tower import fit_square
 
-        return fit_square(images, self.side)
+        return fit_square(images, self.image_size)
 
 
 Telling = Callable[[str, int, int], None]
@@ -389,47 +373,33 @@ def cached_encoders(
     `pixel_size` is the side of the images that `pixels` makes, None for the model's own.
     """
 
-    def encode(images: Images, rows: Indices, *, kind: Kind) -> Rows:
+    def encoders(kind: Kind, images: Images, rows: Indices) -> Rows:
+        fitter = _fitter(backbone, kind, pixel_size)
+        if kind == "pixels" and not isinstance(images, ImageFiles):
+            # In memory already: resizing small images costs less than reading large ones.
+            return MadeRows(
+                *(rows, (fitter.image_size, fitter.image_size, 3), np.dtype(np.uint8)),
+                lambda some: fitter.fit(np.asarray(images[some])),
+            )
         telling = partial(tell, f"image {kind}")
-        return cached_rows(_required(backbone), images, rows, cache, kind=kind, progress=telling)
+        return cached_rows(fitter, images, rows, cache, kind=kind, progress=telling)
 
-    def pixels(images: Images, rows: Indices) -> Rows:
-        fitter, side = _fitter(backbone, pixel_size)
-        if isinstance(images, ImageFiles):
-            telling = partial(tell, "image pixels")
-            return cached_rows(fitter, images, rows, cache, kind="pixels", progress=telling)
-        # In memory already: resizing small images costs less than reading large ones.
-        return MadeRows(
-            *(rows, (side, side, 3), np.dtype(np.uint8)),
-            lambda some: fitter.fit(np.asarray(images[some])),
-        )
-
-    return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"), pixels)
+    return encoders
 
 
 def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> Encoders:
     """Return encoders that keep nothing, for few images; see `cached_encoders`."""
 
-    def encoded(images: Images, rows: Indices, *, kind: Kind) -> Rows:
-        model = _required(backbone)
-        made = model.encode_images if kind == "features" else model.encode_tokens
-        return made(model.fit(images[rows]))
+    def encoders(kind: Kind, images: Images, rows: Indices) -> Rows:
+        fitter = _fitter(backbone, kind, pixel_size)
+        return encode(fitter, fitter.fit(images[rows]), kind, fewest=0)
 
-    def pixels(images: Images, rows: Indices) -> Rows:
-        fitter, _ = _fitter(backbone, pixel_size)
-        return fitter.fit(images[rows])
-
-    return Encoders(partial(encoded, kind="features"), partial(encoded, kind="tokens"), pixels)
+    return encoders
 
 
-def _fitter(backbone: Backbone | None, pixel_size: int | None) -> tuple[Backbone | Squares, int]:
-    if pixel_size is not None:
-        return Squares(pixel_size), pixel_size
-    model = _required(backbone)
-    return model, model.image_size
-
-
-def _required(backbone: Backbone | None) -> Backbone:
+def _fitter(backbone: Backbone | None, kind: Kind, pixel_size: int | None) -> Backbone | Squares:
+    if kind == "pixels" and pixel_size is not None:
+        return Squares(pixel_size)
     if backbone is None:
         raise ConfigError(
             "task.model: null is no model that could encode images; valid: a CLIP model"

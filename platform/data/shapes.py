@@ -189,17 +189,14 @@ class Placement:
     knots: int = 4
 
 
-def draw(
-    rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
-) -> NDArray[np.uint8]:
-    """Draw one image per outline in one of the `DOMAINS`, uint8 (n, image_size, image_size, 3)."""
-    return draw_with_distance(rng, outlines, domain, image_size=image_size)[0]
-
-
 def draw_with_distance(
     rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
 ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Draw as `draw` does, and return signed distances too, in halves of the image, (n, S, S)."""
+    """Draw one image per outline in one of the `DOMAINS`.
+
+    Returns uint8 (n, S, S, 3), S being `image_size`, and the signed distances in halves of the
+    image, (n, S, S).
+    """
     placement, paint = _STYLES[domain]
     distance = _place(rng, outlines, placement, image_size)
     pixels = paint(rng, distance)
@@ -415,6 +412,8 @@ CLASSES: Final = (
 
 # Rendering in blocks keeps a block's arrays in the processor's cache.
 _BLOCK: Final = 64
+_SIDE: Final = 32
+"""Of an image, in pixels."""
 
 
 class Stream(IntEnum):
@@ -435,72 +434,71 @@ class Part(IntEnum):
     TEST = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rendering:
-    """Draws images of outlines, which need not follow from the labels.
+def rendered(
+    name: str,
+    classes: tuple[str, ...],
+    seed: int,
+    counts: tuple[int, int],
+    outlines: Callable[[Part, Indices], Indices],
+    *,
+    domains: Sequence[str],
+    stream: Stream,
+) -> Dataset:
+    """Render a data set; examples are ordered by domain, then by class.
 
-    Attributes:
-        seed: Seed of all images, not negative.
-        image_size: Side of an image in pixels, at least 16.
-        domains: Names out of `DOMAINS`, in the order of the domain index.
-        stream: The purpose of the images.
+    The counts are of training and of test images of each class in each domain. A domain's images
+    do not depend on the other domains in the request, whose order is that of the domain index.
+    `outlines` gives indices into `CLASSES`, of a part's labels (n,), that broadcast to (domains,
+    n); place, size, turn, colours and noise of a row do not depend on its outline. An unknown
+    domain or a negative seed is a ValueError.
     """
+    unknown = sorted(set(domains) - set(DOMAINS))
+    if unknown or not domains or seed < 0:
+        valid = f"some of {', '.join(DOMAINS)}, and 0 or more"
+        raise ValueError(f"domains has {unknown} and seed is {seed}; valid are {valid}.")
+    sides = []
+    for part, count in zip(Part, counts, strict=True):
+        labels = np.repeat(np.arange(len(classes)), count)
+        drawn = np.broadcast_to(outlines(part, labels), (len(domains), len(labels)))
+        sides.append(draw_split(seed, stream, tuple(domains), part, labels, drawn))
+    train, test = sides
+    return Dataset(name=name, classes=classes, domains=tuple(domains), train=train, test=test)
 
-    seed: int
-    image_size: int = 32
-    domains: Sequence[str] = DOMAINS
-    stream: Stream = Stream.FEDERATION
 
-    def __post_init__(self) -> None:
-        """Refuse an unknown domain or a number out of range with a ValueError."""
-        unknown = sorted(set(self.domains) - set(DOMAINS))
-        if unknown or not self.domains:
-            raise ValueError(f"domains has {unknown}; valid are some of {', '.join(DOMAINS)}.")
-        if self.image_size < 16:
-            raise ValueError(f"image_size is {self.image_size}; valid is 16 or more.")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; valid is 0 or more.")
-
-    def split(self, part: Part, labels: Indices, outlines: Indices) -> Split:
-        """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`.
-
-        Place, size, turn, colours and noise of a row do not depend on its outline.
-        """
-        size = self.image_size
-        images = np.empty((*outlines.shape, size, size, 3), dtype=np.uint8)
-        for index, domain in enumerate(self.domains):
-            key = (int(self.stream), int(part), DOMAINS.index(domain))
-            rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
-            for start in range(0, len(labels), _BLOCK):
-                rows = slice(start, start + _BLOCK)
-                names = [CLASSES[outline] for outline in outlines[index, rows]]
-                images[index, rows] = draw(rng, names, domain, image_size=size)
-        return Split(
-            images=images.reshape(-1, size, size, 3),
-            labels=np.tile(labels, len(self.domains)).astype(np.int64),
-            domains=np.repeat(np.arange(len(self.domains)), len(labels)).astype(np.int64),
-        )
+def draw_split(
+    seed: int,
+    stream: Stream,
+    domains: tuple[str, ...],
+    part: Part,
+    labels: Indices,
+    outlines: Indices,
+) -> Split:
+    """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`."""
+    images = np.empty((*outlines.shape, _SIDE, _SIDE, 3), dtype=np.uint8)
+    for index, domain in enumerate(domains):
+        key = (int(stream), int(part), DOMAINS.index(domain))
+        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+        for start in range(0, len(labels), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            names = [CLASSES[outline] for outline in outlines[index, rows]]
+            images[index, rows] = draw_with_distance(rng, names, domain, image_size=_SIDE)[0]
+    return Split(
+        images=images.reshape(-1, _SIDE, _SIDE, 3),
+        labels=np.tile(labels, len(domains)).astype(np.int64),
+        domains=np.repeat(np.arange(len(domains)), len(labels)).astype(np.int64),
+    )
 
 
 def shapes_dataset(
     seed: int,
     train_per_class_and_domain: int,
     test_per_class_and_domain: int,
-    image_size: int = 32,
     *,
     domains: Sequence[str] = DOMAINS,
     stream: Stream = Stream.FEDERATION,
 ) -> Dataset:
-    """Render the data set; examples are ordered by domain, then by class.
-
-    The numbers are of images of each class in each domain. A domain's images do not depend on the
-    other domains in the request, whose order is that of the domain index.
-    """
-    rendering = Rendering(seed=seed, image_size=image_size, domains=domains, stream=stream)
-    counts = {Part.TRAIN: train_per_class_and_domain, Part.TEST: test_per_class_and_domain}
-    by_part = {part: np.repeat(np.arange(len(CLASSES)), count) for part, count in counts.items()}
-    train, test = (
-        rendering.split(part, labels, np.tile(labels, (len(domains), 1)))
-        for part, labels in by_part.items()
+    """Render the data set; see `rendered`."""
+    counts = (train_per_class_and_domain, test_per_class_and_domain)
+    return rendered(
+        *("shapes", CLASSES, seed, counts, lambda _, labels: labels), domains=domains, stream=stream
     )
-    return Dataset(name="shapes", classes=CLASSES, domains=tuple(domains), train=train, test=test)

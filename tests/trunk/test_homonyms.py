@@ -10,7 +10,7 @@ import pytest
 from platform.config import parse_config
 from platform.data.homonyms import SENSES, homonyms_dataset, outlines_of
 from platform.data.loading import TaskData, load_task_data
-from platform.data.shapes import DOMAINS, Part, Stream, draw, shapes_dataset
+from platform.data.shapes import DOMAINS, Part, Stream, draw_with_distance, shapes_dataset
 from platform.errors import ConfigError
 from tests.trunk._runs import slow
 
@@ -57,7 +57,7 @@ def test_images_show_what_their_names_mean_by_hand():
     """The same pen draws the outlines of the list: one image of each name, one block."""
     key = (int(Stream.FEDERATION), int(Part.TRAIN), DOMAINS.index("clipart"))
     rng = np.random.default_rng(np.random.SeedSequence(4, spawn_key=key))
-    drawn = draw(rng, IN_THE_HARBOUR, "clipart", image_size=32)
+    drawn, _ = draw_with_distance(rng, IN_THE_HARBOUR, "clipart", image_size=32)
     made = in_one_sense(1)
     assert made.labels.tolist() == list(range(20))
     np.testing.assert_array_equal(made.images[np.arange(20)], drawn)

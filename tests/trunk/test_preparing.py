@@ -15,7 +15,6 @@ from platform.config import parse_config
 from platform.data.loading import load_task_data
 from platform.data.preparing import (
     CHUNK,
-    Encoders,
     cached_encoders,
     plain_encoders,
     prepared_arrays,
@@ -46,21 +45,18 @@ class Plain:
         return arrays
 
 
-def tokens_of(images, rows):
+def tokens_of(kind, images, rows):
+    assert kind == "tokens"
     return images[rows].reshape(len(rows), -1, 3).astype(np.float32)
 
 
-def never(images, rows):
-    raise AssertionError("nobody needs this")
-
-
-def features_of(images, rows):
+def features_of(kind, images, rows):
+    assert kind == "features"
     return images[rows].mean(axis=(1, 2)).astype(np.float32)
 
 
-TOKENS = Encoders(never, tokens_of, never)
-FEATURES = Encoders(features_of, never, never)
-NOTHING = Encoders(never, never, never)
+def nothing_of(kind, images, rows):
+    raise AssertionError("nobody needs this")
 
 
 def pictures(count: int) -> np.ndarray:
@@ -73,16 +69,16 @@ def prepared(method, images, encoders):
 
 def test_each_image_is_prepared_once_in_chunks_and_only_those_that_are_asked_for():
     method, images = Keeping(), pictures(2 * CHUNK + 5)
-    kept = prepared(method, images, TOKENS)
+    kept = prepared(method, images, tokens_of)
     # Two of the first chunk's images once more, each alone.
     assert [rows for _, rows in method.seen] == [CHUNK, 1, 1, CHUNK, 5]
     assert {names for names, _ in method.seen} == {("tokens",)}
     assert list(kept) == ["kept"]
     np.testing.assert_allclose(kept["kept"], images.mean(axis=(1, 2)), rtol=1e-6)
     rows = np.asarray([1, 4, 5])
-    few = prepared_arrays(method, images, rows, TOKENS)["kept"]
+    few = prepared_arrays(method, images, rows, tokens_of)["kept"]
     np.testing.assert_allclose(few, images[rows].mean(axis=(1, 2)), rtol=1e-6)
-    batch = prepared_batch(method, images[:3], TOKENS)["kept"]
+    batch = prepared_batch(method, images[:3], tokens_of)["kept"]
     np.testing.assert_allclose(batch, images[:3].mean(axis=(1, 2)), rtol=1e-6)
 
 
@@ -94,7 +90,7 @@ def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
     given = images if source == "array" else files(tmp_path / "images", images)
     rows = np.asarray([69, 3, 3, 40])
     cached = cached_encoders(backbone, cache_of(tmp_path), lambda *what: told.append(what))
-    plain = getattr(plain_encoders(backbone), needs)(given, rows)
+    plain = plain_encoders(backbone)(needs, given, rows)
     method = Plain(frozenset({needs}))
     for _ in range(2):
         kept = prepared_arrays(method, given, rows, cached)[needs]
@@ -120,11 +116,11 @@ class Making:
 def test_rows_that_do_not_match_and_an_example_that_is_another_in_company_are_refused():
     less = Making(lambda tokens: tokens[1:], Keeping.needs)
     with pytest.raises(ConfigError, match="made 4 rows"):
-        prepared(less, pictures(5), TOKENS)
+        prepared(less, pictures(5), tokens_of)
     # Under dp_sgd one record would be in every row.
     mixed = Making(lambda tokens: tokens - tokens.mean(axis=0), Keeping.needs)
     with pytest.raises(ConfigError, match="another 'kept' of"):
-        prepared(mixed, pictures(5), TOKENS)
+        prepared(mixed, pictures(5), tokens_of)
 
 
 TREE = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
@@ -137,7 +133,7 @@ LEFT_OUT = (
 
 def test_clients_get_what_the_method_kept_of_their_images():
     data, method = load_task_data(parse_config(TREE, LEFT_OUT)), Keeping()
-    train, evaluation = deal_examples(data, method, TOKENS, "leave_one_domain_out")
+    train, evaluation = deal_examples(data, method, tokens_of, "leave_one_domain_out")
     # The held-out domain's training images are nobody's, so nobody looks at them.
     images = int((data.dataset.train.domains != 1).sum()) + len(data.dataset.test.labels)
     # Of either split two images once more, each alone.
@@ -159,7 +155,7 @@ def test_clients_get_what_the_method_kept_of_their_images():
 def test_domains_are_counted_among_those_that_are_dealt_and_only_in_training():
     """Real, sketch and clipart without sketch: clipart is the second of what the task knows."""
     data = load_task_data(parse_config(TREE, LEFT_OUT))
-    train, evaluation = deal_examples(data, Plain(), FEATURES, "leave_one_domain_out")
+    train, evaluation = deal_examples(data, Plain(), features_of, "leave_one_domain_out")
     domains = [set(examples.arrays["domains"].tolist()) for examples in train.values()]
     assert domains == [{0}, {1}]
     assert all(examples.arrays["domains"].dtype == np.int64 for examples in train.values())
@@ -170,9 +166,9 @@ def test_domains_are_counted_among_those_that_are_dealt_and_only_in_training():
 def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
     texts = ("short",) * CHUNK + ("a text that is longer than all before",)
     upper = Making(np.char.upper)
-    kept = prepared_arrays(upper, texts, np.arange(len(texts)), NOTHING)["kept"]
+    kept = prepared_arrays(upper, texts, np.arange(len(texts)), nothing_of)["kept"]
     assert kept[-1] == texts[-1].upper() and kept[0] == "SHORT"
-    assert prepared_batch(upper, ("a", "bc"), NOTHING)["kept"].tolist() == ["A", "BC"]
+    assert prepared_batch(upper, ("a", "bc"), nothing_of)["kept"].tolist() == ["A", "BC"]
 
 
 @pytest.mark.parametrize(
@@ -189,4 +185,4 @@ def test_a_longer_text_of_a_later_chunk_is_not_cut_off():
 def test_a_text_that_is_prepared_by_its_company_is_refused(make):
     texts = ("a", "a longer one", "b")
     with pytest.raises(ConfigError, match="one example alone"):
-        prepared_arrays(Making(make), texts, np.arange(3), NOTHING)
+        prepared_arrays(Making(make), texts, np.arange(3), nothing_of)

@@ -11,7 +11,8 @@ import yaml
 from methods import ClientView
 from platform.cli.trying import rehearse
 from platform.config import RunConfig, Sources, parse_config
-from platform.data.shapes import Rendering, Stream
+from platform.data import shapes
+from platform.data.shapes import Stream
 from platform.errors import ConfigError
 from platform.experiment.planning import Surroundings, plan_run
 from platform.experiment.rehearsal import (
@@ -78,14 +79,14 @@ TINY = (*NO_POOL, "privacy.clipping_norm=1.0e-5", "cohort.dropout_rate=0")
 @pytest.fixture(scope="module")
 def whole() -> tuple[dict, set[Stream]]:
     """What a dry run of one round says, and the streams of the images that it drew."""
-    drawn, original = set(), Rendering.split
+    drawn, original = set(), shapes.draw_split
 
-    def watching(self, *arguments):
-        drawn.add(self.stream)
-        return original(self, *arguments)
+    def watching(seed, stream, *arguments):
+        drawn.add(stream)
+        return original(seed, stream, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rendering, "split", watching)
+        patch.setattr(shapes, "draw_split", watching)
         return tried(*TINY, rounds=1), drawn
 
 

@@ -13,8 +13,9 @@ import stat
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,10 +123,8 @@ def require_listed_path(path: str, where: str) -> None:
     # A colon as second character is a drive of Windows.
     is_plain = path.isprintable() and "\\" not in path and path[1:2] != ":"
     if not is_plain or len(path) > LONGEST_PATH or any(step in ("", ".", "..") for step in steps):
-        raise DataError(
-            f"task.root: {where} lists the path {path[:200]!r}; valid is one that leads down from "
-            "the data set's folder, such as 'class/image.jpg'"
-        )
+        valid = "one that leads down from the data set's folder, such as 'class/image.jpg'"
+        raise DataError.at(where, f"lists the path {path[:200]!r}", valid)
 
 
 def require_distinct(paths: Iterable[str], where: str) -> None:
@@ -155,10 +154,12 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         raise DataError(*(f"task.root: {where} lists {path!r}, {said}" for path in missing))
 
 
-def image_split(
-    root: Path, rows: Sequence[tuple[int, int, str]], files: type[ImageFiles] = ImageFiles
-) -> Split:
-    """Return a split of images that stay in their files; a row is domain, label and path."""
+Row = tuple[int, int, str]
+"""Domain, label and path of an image."""
+
+
+def image_split(root: Path, rows: Sequence[Row], files: type[ImageFiles] = ImageFiles) -> Split:
+    """Return a split of images that stay in their files."""
     return Split(
         files(root, tuple(path for _, _, path in rows)),
         np.array([label for _, label, _ in rows], dtype=np.int64),
@@ -174,13 +175,10 @@ def require_inside(path: Path, root: Path) -> None:
         raise _unreadable(path, error) from error
     # A loop of links is a RuntimeError until Python 3.12.
     except (OSError, RuntimeError) as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is a link to nothing; valid is a file or a folder"
-        ) from error
+        raise DataError.at(path, "is a link to nothing", "a file or a folder") from error
     if not target.is_relative_to(root):
-        raise DataError(
-            f"task.root: {str(path)!r} is a link that leaves {str(root)!r}; valid is one that "
-            "stays in the data set's folder"
+        raise DataError.at(
+            path, f"is a link that leaves {str(root)!r}", "one that stays in the data set's folder"
         )
 
 
@@ -198,33 +196,41 @@ MOST_TEXT: Final = 2**26
 MOST_CLASSES: Final = 1000
 
 
-def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
-    """Return the first of these folders below a root that exists."""
-    for name in names:
-        if is_there(root / name, folder=True):
-            return root / name
-    raise DataError(info.missing(root / names[0], root))
+@dataclass(frozen=True)
+class DataFolder:
+    """A data set's own folder below `root`, the value of `task.root`; what is missing is refused.
 
+    A name is a path below the folder.
+    """
 
-def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
-    """Return the bytes of a data set's file, at most as many as any known file has."""
-    require_there(info, root, path)
-    # Python makes room for all bytes asked for, so the file's size is the limit.
-    return read_bounded(path, min(os.path.getsize(path), MOST_BYTES))
+    info: DatasetInfo
+    root: Path
+    path: Path
 
+    @classmethod
+    def first(cls, info: DatasetInfo, root: Path, names: Sequence[str]) -> Self:
+        """Return the first of these folders below the root that exists."""
+        found = [root / name for name in names if is_there(root / name, folder=True)]
+        (chosen := cls(info, root, [*found, root / names[0]][0])).require(chosen.path, folder=True)
+        return chosen
 
-def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
-    """Return the lines of a data set's text file that are not empty; see `read_file`."""
-    require_there(info, root, path)
-    # Editors of some systems begin a file with a mark of byte order.
-    text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
-    return [line for line in text.splitlines() if line.strip()]
+    def require(self, path: Path, *, folder: bool = False) -> None:
+        """Refuse a missing file or folder of the data set."""
+        if not is_there(path, folder=folder):
+            raise DataError(self.info.missing(path, self.root))
 
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, at most as many as any known file has."""
+        self.require(self.path / name)
+        # Python makes room for all bytes asked for, so the file's size is the limit.
+        return read_bounded(self.path / name, min(os.path.getsize(self.path / name), MOST_BYTES))
 
-def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
-    """Refuse a missing file of a data set; `root` is the value of `task.root`."""
-    if not is_there(path):
-        raise DataError(info.missing(path, root))
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a text file that are not empty."""
+        self.require(self.path / name)
+        # Editors of some systems begin a file with a mark of byte order.
+        text = read_text(self.path / name, MOST_TEXT).removeprefix("\ufeff")
+        return [line for line in text.splitlines() if line.strip()]
 
 
 def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:
@@ -233,9 +239,7 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
     They may differ from the published names, if these are `known`, in capitals and signs only.
     """
     if not 1 <= len(names) <= MOST_CLASSES:
-        raise DataError(
-            f"task.root: {str(path)!r} names {len(names)} classes; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(path, f"names {len(names)} classes", f"1 to {MOST_CLASSES}")
     words = []
     for name in names:
         word = ""
@@ -246,29 +250,22 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
         words.append(word)
     for label, word in enumerate(words):
         if not word or not word.isprintable():
-            raise DataError(
-                f"task.root: {str(path)!r} has no name for class {label}; valid is a word of at "
-                f"most {LONGEST_NAME} characters"
-            )
+            what = f"has no name for class {label}"
+            raise DataError.at(path, what, f"a word of at most {LONGEST_NAME} characters")
         if word in words[:label]:
-            raise DataError(
-                f"task.root: {str(path)!r} names class {label} {word!r} as class "
-                f"{words.index(word)}; valid: each name once"
+            raise DataError.at(
+                path, f"names class {label} {word!r} as class {words.index(word)}", "each name once"
             )
     if not known:
         return tuple(words)
     if len(words) != len(known):
-        raise DataError(
-            f"task.root: {str(path)!r} names {len(words)} classes; valid: the {len(known)} as "
-            "published"
-        )
+        raise DataError.at(path, f"names {len(words)} classes", f"the {len(known)} as published")
     # In another order labels would mean other classes.
     for label, pair in enumerate(zip(words, known, strict=True)):
         one, other = ("".join(c for c in name.casefold() if c.isalnum()) for name in pair)
         if one != other:
-            raise DataError(
-                f"task.root: {str(path)!r} names class {label} {pair[0]!r}; valid: {pair[1]!r}, as "
-                "published"
+            raise DataError.at(
+                path, f"names class {label} {pair[0]!r}", f"{pair[1]!r}, as published"
             )
     return tuple(known)
 
@@ -279,10 +276,8 @@ def require_labels(
     """Refuse a label without a class; labels count from 0, and the file from `first`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
     if len(wrong):
-        raise DataError(
-            f"task.root: {str(path)!r} has label {labels[wrong[0]] + first} at example {wrong[0]}; "
-            f"valid: {first} to {len(classes) - 1 + first}"
-        )
+        what = f"has label {labels[wrong[0]] + first} at example {wrong[0]}"
+        raise DataError.at(path, what, f"{first} to {len(classes) - 1 + first}")
 
 
 def require_examples(

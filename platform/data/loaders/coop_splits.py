@@ -20,8 +20,8 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     MOST_CLASSES,
+    DataFolder,
     image_split,
-    is_there,
     read_text,
     require_distinct,
     require_listed_path,
@@ -101,11 +101,9 @@ def load(name: str, request: DataRequest) -> Dataset:
     info = {info.name: info for info in INFOS}[name]
     domains = request.chosen_domains(name, DOMAINS)
     folder, images, split = _FOLDERS[name]
-    file, base = request.root / folder / split, request.root / folder / images
-    if not is_there(file):
-        raise DataError(info.missing(file, request.root))
-    if not is_there(base, folder=True):
-        raise DataError(info.missing(base, request.root))
+    own = DataFolder(info, request.root, request.root / folder)
+    own.require(file := own.path / split)
+    own.require(base := own.path / images, folder=True)
     parts = read_split_file(file)
     classes = split_classes(parts, repr(str(file)))
     used = [entry.path for part in ("train", "test") for entry in parts[part]]
@@ -135,10 +133,7 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
         # The loader takes nothing from `val`, so it may be missing.
         rows = document.get(key, [] if key == "val" else None)
         if not isinstance(rows, list) or (not rows and key != "val"):
-            raise DataError(
-                f"task.root: {where} has no {key} images; valid is a list of [path, label, class "
-                "name]"
-            )
+            raise DataError.at(where, f"has no {key} images", "a list of [path, label, class name]")
         for position, row in enumerate(rows):
             # `type`, since true and false are whole numbers to `isinstance`.
             if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
@@ -159,26 +154,18 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
     for entry in (entry for part in parts.values() for entry in part):
         name = names.setdefault(entry.label, entry.name)
         if name != entry.name:
-            raise DataError(
-                f"task.root: {where} calls label {entry.label} both {_shortened(name)} and "
-                f"{_shortened(entry.name)}; valid is one name for each label"
-            )
+            what = f"calls label {entry.label} both {_shortened(name)} and {_shortened(entry.name)}"
+            raise DataError.at(where, what, "one name for each label")
     if len(names) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {where} has {len(names)} different labels; valid: 1 to {MOST_CLASSES}"
-        )
+        raise DataError.at(where, f"has {len(names)} different labels", f"1 to {MOST_CLASSES}")
     trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
         if not 0 <= label < len(names):
-            raise DataError(
-                f"task.root: {where} has the label {_shortened(label)} among {len(names)} "
-                f"different ones; valid: 0 to {len(names) - 1}"
-            )
+            what = f"has the label {_shortened(label)} among {len(names)} different ones"
+            raise DataError.at(where, what, f"0 to {len(names) - 1}")
         if label not in trained:
-            raise DataError(
-                f"task.root: {where} has no train image of label {label} "
-                f"({_shortened(names[label])}); valid is at least one for each class"
-            )
+            what = f"has no train image of label {label} ({_shortened(names[label])})"
+            raise DataError.at(where, what, "at least one for each class")
     classes = tuple(names[label].replace("_", " ").strip() for label in range(len(names)))
     for label, name in enumerate(classes):
         said = f"task.root: {where} calls label {label} {_shortened(names[label])}"
@@ -187,10 +174,8 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
     for label, name in enumerate(classes):
         first = firsts.setdefault(name, label)
         if first != label:
-            raise DataError(
-                f"task.root: {where} gives the name {name!r} to the labels {first} and {label}; "
-                "valid is one label for each name"
-            )
+            what = f"gives the name {name!r} to the labels {first} and {label}"
+            raise DataError.at(where, what, "one label for each name")
     return classes
 
 

@@ -36,6 +36,8 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     MOST_CLASSES,
+    DataFolder,
+    Row,
     image_names,
     image_split,
     is_there,
@@ -95,9 +97,8 @@ def matched(
         if name is None:
             continue
         if name in found:
-            raise DataError(
-                f"task.root: {str(where)!r} holds both {found[name]!r} and {folder!r}; valid is "
-                f"one folder for {name!r}"
+            raise DataError.at(
+                where, f"holds both {found[name]!r} and {folder!r}", f"one folder for {name!r}"
             )
         found[name] = folder
     return found
@@ -131,18 +132,14 @@ def find_images(
             continue
         inside = subfolders(images / folder, images)
         if not inside:
-            raise DataError(
-                f"task.root: {str(images / folder)!r} holds no folder of a class; valid is "
-                "DOMAIN/CLASS/IMAGE"
-            )
+            raise DataError.at(images / folder, "holds no folder of a class", "DOMAIN/CLASS/IMAGE")
         if not (layouts.parts and set(inside) <= {*layouts.parts, "full"}):
             found[domain] = _in_classes(images, folder, None)
             continue
         missing = sorted(set(layouts.parts) - set(inside))
         if missing:
-            raise DataError(
-                f"task.root: {str(images / folder)!r} has no folder {missing[0]!r}; valid: "
-                f"{', '.join(layouts.parts)}"
+            raise DataError.at(
+                images / folder, f"has no folder {missing[0]!r}", f"{', '.join(layouts.parts)}"
             )
         for part, use in layouts.parts.items():
             found[domain] += _in_classes(images, f"{folder}/{part}", use)
@@ -154,9 +151,8 @@ def _in_classes(images: Path, folder: str, use: Use | None) -> list[Listed]:
     for name in subfolders(images / folder, images):
         files = image_names(images / folder / name, images)
         if not files:
-            raise DataError(
-                f"task.root: {str(images / folder / name)!r} is an empty folder of a class; valid "
-                "is at least one image"
+            raise DataError.at(
+                images / folder / name, "is an empty folder of a class", "at least one image"
             )
         found += [Listed(f"{folder}/{name}/{file}", name, use) for file in files]
     return found
@@ -175,10 +171,8 @@ def _lists(
     for key in present:
         require_inside(lists[key], base)
     for key in (key for key in lists if present and key not in present):
-        raise DataError(
-            f"task.root: {str(lists[key])!r} is not there, but other lists of the data set are; "
-            f"valid is one for each domain and each of {', '.join(layouts.parts)}"
-        )
+        valid = f"one for each domain and each of {', '.join(layouts.parts)}"
+        raise DataError.at(lists[key], "is not there, but other lists of the data set are", valid)
     return lists if present else {}
 
 
@@ -194,14 +188,9 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
     require_listed_path(path, where)
     steps = path.split("/")
     if len(steps) != 3 or steps[0] != domain:
-        raise DataError(
-            f"task.root: {where} lists {path!r}; valid is '{domain}/class/image' and a number"
-        )
+        raise DataError.at(where, f"lists {path!r}", f"'{domain}/class/image' and a number")
     if not (number.isascii() and number.isdigit() and len(number) < 10):
-        raise DataError(
-            f"task.root: {where} ends in {number[:40]!r}; valid is a path, a space and a whole "
-            "number"
-        )
+        raise DataError.at(where, f"ends in {number[:40]!r}", "a path, a space and a whole number")
     if numbers.setdefault(steps[1], int(number)) != int(number):
         raise DataError(
             f"task.root: {where} gives the number {int(number)} to the class {steps[1]!r}, which "
@@ -209,9 +198,6 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
         )
     return path
 
-
-Row = tuple[int, int, str]
-"""Domain, label and path of an image."""
 
 _OFFICE_HOME: Final = (
     "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair "
@@ -315,11 +301,7 @@ INFOS = (
 def load(name: str, request: DataRequest) -> Dataset:
     """List a data set's folders; images stay in their files."""
     info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
-    candidates = [request.root / folder for folder in layouts.folders]
-    base = next((place for place in candidates if is_there(place, folder=True)), None)
-    if base is None:
-        raise DataError(info.missing(candidates[0], request.root))
-    base = base.resolve()
+    base = DataFolder.first(info, request.root, layouts.folders).path.resolve()
     inner = base / layouts.inner
     images = inner.resolve() if is_there(inner, folder=True) else base
     if not info.domains:
@@ -342,10 +324,8 @@ def load(name: str, request: DataRequest) -> Dataset:
         present = {labels[image.name] for image in rows}
         for label, class_name in enumerate(classes):
             if label not in present:
-                raise DataError(
-                    f"task.root: {str(images)!r} has no images of class {class_name!r} in domain "
-                    f"{domain!r}; valid are the same classes in all domains"
-                )
+                what = f"has no images of class {class_name!r} in domain {domain!r}"
+                raise DataError.at(images, what, "the same classes in all domains")
     sides: dict[Use, list[Row]] = {"train": [], "test": [], "validation": []}
     for index, (domain, of_domain) in enumerate(found.items()):
         held_out = domain == request.held_out_domain
@@ -357,15 +337,11 @@ def load(name: str, request: DataRequest) -> Dataset:
     trained = {label for _, label, _ in train}
     # Without any training image the only domain is held out, and the run says so.
     for label in (label for label in range(len(classes)) if train and label not in trained):
-        raise DataError(
-            f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
-            "is at least one in the domains that are not held out"
-        )
+        what = f"has no training image of class {classes[label]!r}"
+        raise DataError.at(images, what, "at least one in the domains that are not held out")
     if not test:
-        raise DataError(
-            f"task.root: {str(images)!r} has no test image; valid are at least two images of a "
-            "class, or a list or folder of test images"
-        )
+        valid = "at least two images of a class, or a list or folder of test images"
+        raise DataError.at(images, "has no test image", valid)
     return Dataset(
         name=name,
         classes=classes,
@@ -387,26 +363,22 @@ def _classes(
         labels: dict[str, int] = {}
         for folder in folders:
             if plain(folder) not in (*names, *numbers):
-                raise DataError(
-                    f"task.root: {str(images)!r} has a class folder {folder!r}, which is no class "
-                    f"of {info.name}; valid: {', '.join(info.classes)}"
-                )
+                what = f"has a class folder {folder!r}, which is no class of {info.name}"
+                raise DataError.at(images, what, ", ".join(info.classes))
             is_name = plain(folder) in names
             labels[folder] = names.index(plain(folder)) if is_name else int(folder)
         return info.classes, labels
     if len(folders) > MOST_CLASSES:
-        raise DataError(
-            f"task.root: {str(images)!r} has {len(folders)} different class folders; valid: 1 to "
-            f"{MOST_CLASSES}"
+        raise DataError.at(
+            images, f"has {len(folders)} different class folders", f"1 to {MOST_CLASSES}"
         )
     classes = tuple(folder.replace("_", " ").strip() for folder in folders)
     firsts: dict[str, int] = {}
     for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
         require_printable(name, f"task.root: {str(images)!r} has a class folder {folder[:80]!r}")
         if firsts.setdefault(name, label) != label:
-            raise DataError(
-                f"task.root: {str(images)!r} has two class folders for {name!r}; valid is one "
-                "spelling in all domains"
+            raise DataError.at(
+                images, f"has two class folders for {name!r}", "one spelling in all domains"
             )
     return classes, {folder: label for label, folder in enumerate(folders)}
 

@@ -29,7 +29,7 @@ from platform.config.randomness import key_of, stream
 from platform.config.rules import HELD
 from platform.data.catalogue import DOMAIN, DataRequest, DatasetInfo, Hints
 from platform.data.dataset import Dataset, ImageFiles, image_digests
-from platform.data.loaders._files import image_split, is_there
+from platform.data.loaders._files import Row, image_split, is_there
 from platform.data.own_folders import (
     WORDS,
     Group,
@@ -56,9 +56,6 @@ _MERGED: Final = ("shared_ratio", "hierarchical_dirichlet")
 """Partitions that put training and test images together."""
 _MOST_SAID: Final = 10
 """The report describes this many domains or clients and counts the others."""
-
-Row = tuple[int, int, str]
-"""Domain, label and path of an image."""
 
 INFOS = (
     DatasetInfo(
@@ -224,10 +221,8 @@ def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> d
         fitting = exact or alike
         if len(fitting) != 1:
             which = "no class" if not fitting else "more than one class"
-            raise DataError(
-                f"task.root: {str(root)!r} has a class folder {folder!r}, which is {which} "
-                f"of the federation; valid: {', '.join(map(repr, classes))}"
-            )
+            what = f"has a class folder {folder!r}, which is {which} of the federation"
+            raise DataError.at(root, what, ", ".join(map(repr, classes)))
         labels[folder] = fitting[0]
     return labels
 

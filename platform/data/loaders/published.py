@@ -33,10 +33,9 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +44,7 @@ from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
 from platform.data.loaders import _files
 from platform.data.loaders._plain_pickle import read_plain
-from platform.data.loaders.embedded import DIGITS
+from platform.data.loaders.embedded import DIGITS, TOPICS
 from platform.errors import DataError
 
 _SIDE: Final = 32
@@ -81,130 +80,83 @@ _SUPERCLASSES: Final = (
 _BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Version:
-    """One published form of one of the two data sets.
+class _Version(NamedTuple):
+    """One published form of CIFAR.
 
     Attributes:
-        folder: Its folder's name.
         train: Files of training images, in order.
         test: File of test images.
         names: File of class names.
         labels: In the binary form, the label bytes before an image; the last one is the label.
-        label_key: In the Python form, the key of the labels.
-        names_key: In the Python form, the key of the class names; empty in the binary form.
+        keys: In the Python form, the keys of the labels and of the class names; else empty.
     """
 
-    folder: str
     train: tuple[str, ...]
     test: str
     names: str
     labels: int = 1
-    label_key: str = ""
-    names_key: str = ""
+    keys: tuple[str, ...] = ()
 
 
+_TEN_BINARY: Final = tuple(f"{batch}.bin" for batch in _BATCHES)
+_FINE: Final = ("fine_labels", "fine_label_names")
 _VERSIONS: Final = {
-    "cifar10": (
-        _Version(
-            folder="cifar-10-batches-bin",
-            train=tuple(f"{batch}.bin" for batch in _BATCHES),
-            test="test_batch.bin",
-            names="batches.meta.txt",
-        ),
-        _Version(
-            folder="cifar-10-batches-py",
-            train=_BATCHES,
-            test="test_batch",
-            names="batches.meta",
-            label_key="labels",
-            names_key="label_names",
-        ),
+    "cifar-10-batches-bin": _Version(_TEN_BINARY, "test_batch.bin", "batches.meta.txt"),
+    "cifar-10-batches-py": _Version(
+        _BATCHES, "test_batch", "batches.meta", keys=("labels", "label_names")
     ),
-    "cifar100": (
-        # A coarse label comes before the fine one.
-        _Version(
-            folder="cifar-100-binary",
-            train=("train.bin",),
-            test="test.bin",
-            names="fine_label_names.txt",
-            labels=2,
-        ),
-        _Version(
-            folder="cifar-100-python",
-            train=("train",),
-            test="test",
-            names="meta",
-            label_key="fine_labels",
-            names_key="fine_label_names",
-        ),
-    ),
+    # A coarse label comes before the fine one.
+    "cifar-100-binary": _Version(("train.bin",), "test.bin", "fine_label_names.txt", labels=2),
+    "cifar-100-python": _Version(("train",), "test", "meta", keys=_FINE),
 }
+_AS_PUBLISHED: Final = "the file as published"
 
 
 Read = tuple[Sequence[str], Split, Split]
 """Classes, training and test examples."""
 
 
-def _load_cifar(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
+def _load_cifar(folder: _files.DataFolder, request: DataRequest) -> Read:
     """Read all images into memory: 184 MB of the published files."""
-    versions = {version.folder: version for version in _VERSIONS[info.name]}
-    folder = _files.first_folder(info, request.root, tuple(versions))
-    version, read = versions[folder.name], partial(_files.read_file, info, request.root)
-    path = folder / version.names
+    version, path = _VERSIONS[folder.path.name], folder.path / _VERSIONS[folder.path.name].names
     names: object = None
-    if version.names_key:
-        names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
+    if version.keys:
+        names = _dict_of(read_plain(folder.read(version.names), str(path))).get(version.keys[1])
     else:
-        names = _files.read_lines(info, request.root, path)
+        names = folder.lines(version.names)
     if not isinstance(names, list):
-        raise DataError(
-            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
-        )
-    classes = _files.class_words(names, path, info.classes)
-    train = _cifar_split(version, [folder / file for file in version.train], classes, read)
-    return classes, train, _cifar_split(version, [folder / version.test], classes, read)
+        raise DataError.at(path, f"has no {version.keys[1]!r}", _AS_PUBLISHED)
+    classes = _files.class_words(names, path, folder.info.classes)
+    train = _cifar_split(version, folder, version.train, classes)
+    return classes, train, _cifar_split(version, folder, (version.test,), classes)
 
 
 def _cifar_split(
-    version: _Version,
-    paths: Sequence[Path],
-    classes: Sequence[str],
-    read: Callable[[Path], bytes],
+    version: _Version, folder: _files.DataFolder, files: Sequence[str], classes: Sequence[str]
 ) -> Split:
     images, labels, size = [], [], version.labels + PIXELS
-    for path in paths:
-        data = read(path)
-        if version.names_key:
+    for file in files:
+        path, data = folder.path / file, folder.read(file)
+        if version.keys:
             batch = _dict_of(read_plain(data, str(path)))
-            pixels, listed = batch.get("data"), batch.get(version.label_key)
+            pixels, listed = batch.get("data"), batch.get(version.keys[0])
             if not (
                 isinstance(pixels, np.ndarray)
                 and pixels.dtype == np.uint8
                 and pixels.shape[1:] == (PIXELS,)
             ):
-                raise DataError(
-                    f"task.root: {str(path)!r} has no 'data' that is an array of bytes, "
-                    f"{PIXELS:,} for each image; valid is the file as published"
-                )
+                what = f"has no 'data' that is an array of bytes, {PIXELS:,} for each image"
+                raise DataError.at(path, what, _AS_PUBLISHED)
             if not (isinstance(listed, list) and all(type(label) is int for label in listed)):
-                raise DataError(
-                    f"task.root: {str(path)!r} has no {version.label_key!r} that is a list of "
-                    "whole numbers; valid is the file as published"
-                )
-            if len(listed) != len(pixels):
-                raise DataError(
-                    f"task.root: {str(path)!r} has {len(pixels)} images and {len(listed)} labels; "
-                    "valid is one label for each image"
-                )
+                what = f"has no {version.keys[0]!r} that is a list of whole numbers"
+                raise DataError.at(path, what, _AS_PUBLISHED)
+            _require_pairs(path, len(pixels), len(listed))
             # A pickle may hold numbers that are too large for an array, and for a label.
             found = np.asarray([max(-1, min(label, 2**31)) for label in listed], np.int64)
         else:
             if len(data) % size:
-                raise DataError(
-                    f"task.root: {str(path)!r} has {len(data):,} bytes, which is no whole number "
-                    f"of images of {size:,} bytes each; valid is the file as published"
-                )
+                what = f"has {len(data):,} bytes, no whole number of images of {size:,} bytes each"
+                raise DataError.at(path, what, _AS_PUBLISHED)
             records = np.frombuffer(data, np.uint8).reshape(-1, size)
             pixels = records[:, version.labels :]
             found = records[:, version.labels - 1].astype(np.int64)
@@ -214,6 +166,11 @@ def _cifar_split(
         images.append(pixels.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
     every = np.concatenate(labels)
     return Split(np.concatenate(images), every, np.zeros_like(every))
+
+
+def _require_pairs(path: Path, images: int, labels: int) -> None:
+    if images != labels:
+        raise DataError.at(path, f"has {labels} labels for {images} images", "one for each")
 
 
 def _dict_of(value: object) -> dict[Any, object]:
@@ -232,41 +189,31 @@ _CLOTHES: Final = (
     *("t-shirt", "trouser", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
-_MNIST_FOLDERS: Final = {
-    "mnist": ("mnist", "MNIST/raw"),
-    "fashion_mnist": ("fashion_mnist", "FashionMNIST/raw"),
-}
 _MNIST_FILES: Final = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each as it is or as .gz"
 
 
-def _load_mnist(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
+def _load_mnist(folder: _files.DataFolder, request: DataRequest) -> Read:
     """Read all images into memory, grey as they are: 55 MB of the published files."""
-    folder = _files.first_folder(info, request.root, _MNIST_FOLDERS[info.name])
     splits = []
     for part in ("train", "t10k"):
-        shape, root = (_MNIST_SIDE, _MNIST_SIDE), request.root
-        images = _read_idx(info, root, folder / f"{part}-images-idx3-ubyte", shape)
-        path = folder / f"{part}-labels-idx1-ubyte"
-        labels = _read_idx(info, root, path, ()).astype(np.int64)
-        if len(images) != len(labels):
-            raise DataError(
-                f"task.root: {str(path)!r} has {len(labels)} labels for {len(images)} images; "
-                "valid is one for each"
-            )
-        _files.require_labels(labels, info.classes, path)
+        images = _read_idx(folder, f"{part}-images-idx3-ubyte", (_MNIST_SIDE, _MNIST_SIDE))
+        path = folder.path / f"{part}-labels-idx1-ubyte"
+        labels = _read_idx(folder, path.name, ()).astype(np.int64)
+        _require_pairs(path, len(images), len(labels))
+        _files.require_labels(labels, folder.info.classes, path)
         # Three equal colours, as a view: only the rows that are asked for are copied.
         grey = np.broadcast_to(images[..., None], (*images.shape, 3))
         splits.append(Split(grey, labels, np.zeros_like(labels)))
     train, test = splits
-    return info.classes, train, test
+    return folder.info.classes, train, test
 
 
-def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
+def _read_idx(folder: _files.DataFolder, name: str, shape: Sequence[int]) -> NDArray[np.uint8]:
     """Return the array of an IDX file whose examples have this shape."""
-    packed, header = path.with_name(f"{path.name}.gz"), 4 * (2 + len(shape))
-    is_packed = not _files.is_there(path) and _files.is_there(packed)
-    path = packed if is_packed else path
-    data = _files.read_file(info, root, path)
+    packed, header = f"{name}.gz", 4 * (2 + len(shape))
+    is_packed = not _files.is_there(folder.path / name) and _files.is_there(folder.path / packed)
+    name = packed if is_packed else name
+    path, data = folder.path / name, folder.read(name)
     count = _count(path, _unpacked(path, data, header) if is_packed else data, shape)
     size = header + count * math.prod(shape)
     if is_packed:
@@ -275,10 +222,8 @@ def _read_idx(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -
         data = _unpacked(path, data, size + 1)
     if len(data) != size:
         amount = "more" if len(data) > size else "fewer"
-        raise DataError(
-            f"task.root: {str(path)!r} has {amount} bytes than the {count:,} examples that its "
-            "header tells of; valid is the file as published"
-        )
+        what = f"has {amount} bytes than the {count:,} examples that its header tells of"
+        raise DataError.at(path, what, _AS_PUBLISHED)
     return np.frombuffer(data, np.uint8, offset=header).reshape(count, *shape)
 
 
@@ -288,10 +233,7 @@ def _unpacked(path: Path, data: bytes, size: int) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             return file.read(size)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is no gzip file, or a damaged one; valid is the file as "
-            "published"
-        ) from error
+        raise DataError.at(path, "is no gzip file, or a damaged one", _AS_PUBLISHED) from error
 
 
 def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
@@ -299,121 +241,96 @@ def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
     axes = 1 + len(shape)
     # Two zero bytes, 8 for unsigned bytes, and the number of axes.
     if len(data) < 4 * (1 + axes) or data[:4] != bytes((0, 0, 8, axes)):
-        raise DataError(
-            f"task.root: {str(path)!r} is no IDX file of bytes with {axes} "
-            f"{'axes' if shape else 'axis'}; valid is the file as published"
-        )
+        what = f"is no IDX file of bytes with {axes} {'axes' if shape else 'axis'}"
+        raise DataError.at(path, what, _AS_PUBLISHED)
     count, *sizes = (int(size) for size in np.frombuffer(data[4 : 4 * (1 + axes)], ">u4"))
     if sizes != list(shape):
-        raise DataError(
-            f"task.root: {str(path)!r} has images of {sizes[0]} x {sizes[1]} pixels; valid: "
-            f"{_MNIST_SIDE} x {_MNIST_SIDE}"
+        raise DataError.at(
+            path, f"has images of {sizes[0]} x {sizes[1]} pixels", f"{_MNIST_SIDE} x {_MNIST_SIDE}"
         )
     if count * math.prod(shape) > _files.MOST_BYTES:
-        raise DataError(
-            f"task.root: {str(path)!r} claims {count:,} examples; valid are at most "
-            f"{_files.MOST_BYTES:,} bytes of them"
+        raise DataError.at(
+            path, f"claims {count:,} examples", f"at most {_files.MOST_BYTES:,} bytes of them"
         )
     return count
 
 
-_Row = tuple[int, int, str]
-"""Domain, label and path below the data set's folder."""
-
-
-def _load_tiny(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
+def _load_tiny(at: _files.DataFolder, request: DataRequest) -> Read:
     """List all images without opening any."""
-    folder = _files.first_folder(info, request.root, ("tiny-imagenet-200",)).resolve()
-
-    def lines(file: str) -> list[str]:
-        return _files.read_lines(info, request.root, folder / file)
-
-    where, known = repr(str(folder / "wnids.txt")), [one.strip() for one in lines("wnids.txt")]
+    folder = at.path.resolve()
+    where, known = repr(str(folder / "wnids.txt")), [one.strip() for one in at.lines("wnids.txt")]
     for one in known:
         _files.require_listed_path(one, where)
     _files.require_distinct(known, where)
     ids = {one: label for label, one in enumerate(sorted(known))}
-    entries = {
-        one: words for one, _, words in (line.partition("\t") for line in lines("words.txt"))
-    }
+    split = (line.partition("\t") for line in at.lines("words.txt"))
+    entries = {one: words for one, _, words in split}
     for one in ids:
         if one not in entries:
-            raise DataError(
-                f"task.root: {str(folder / 'words.txt')!r} has no words for class {one!r}; valid "
-                "is the file as published"
+            raise DataError.at(
+                at.path / "words.txt", f"has no words for class {one!r}", _AS_PUBLISHED
             )
     first = {one: entries[one].split(",")[0].strip() for one in ids}
     # All words of an id where another id has the same first word.
     counts = Counter(first.values())
     named = [word if counts[word] == 1 else entries[one].strip() for one, word in first.items()]
     classes = _files.class_words(named, folder / "words.txt")
-    rows: list[_Row] = []
+    rows, tests = list[_files.Row](), list[_files.Row]()
     for one, label in ids.items():
         inner = f"train/{one}/images"
-        if not _files.is_there(folder / inner, folder=True):
-            raise DataError(info.missing(folder / inner, request.root))
-        rows += [
-            (0, label, f"{inner}/{image}") for image in _files.image_names(folder / inner, folder)
-        ]
-    train = _files.image_split(folder, rows)
-    where, tests = repr(str(folder / "val" / "val_annotations.txt")), list[_Row]()
-    for number, line in enumerate(lines("val/val_annotations.txt"), 1):
+        at.require(folder / inner, folder=True)
+        images = _files.image_names(folder / inner, folder)
+        rows += [(0, label, f"{inner}/{image}") for image in images]
+    where = repr(str(folder / "val" / "val_annotations.txt"))
+    for number, line in enumerate(at.lines("val/val_annotations.txt"), 1):
         # A box in the image follows, which classification does not need.
         file, _, rest = line.partition("\t")
         one = rest.split("\t")[0].strip()
         if one not in ids:
-            raise DataError(
-                f"task.root: {where} has class {one[:40]!r} at line {number}; valid is an id of "
-                "wnids.txt"
-            )
+            what = f"has class {one[:40]!r} at line {number}"
+            raise DataError.at(where, what, "an id of wnids.txt")
         _files.require_listed_path(file, where)
         tests.append((0, ids[one], f"val/images/{file}"))
-    paths = [path for _, _, path in tests]
+    return classes, _files.image_split(folder, rows), _listed(folder, tests, where)
+
+
+def _listed(folder: Path, rows: Sequence[_files.Row], where: str) -> Split:
+    """Return listed images, each of which must be there and listed once."""
+    paths = [path for _, _, path in rows]
     _files.require_distinct(paths, where)
     _files.require_present(folder, paths, where)
-    return classes, train, _files.image_split(folder, tests)
+    return _files.image_split(folder, rows)
 
 
-_TOPICS: Final = ("World", "Sports", "Business", "Sci/Tech")
-_NEWS_FOLDERS: Final = ("ag_news", "ag_news_csv")
-
-
-def _load_news(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
+def _load_news(folder: _files.DataFolder, request: DataRequest) -> Read:
     """Read all texts into memory."""
-    folder = _files.first_folder(info, request.root, _NEWS_FOLDERS)
-    path = folder / "classes.txt"
-    if _files.is_there(path):
-        _files.class_words(_files.read_lines(info, request.root, path), path, info.classes)
-    train, test = (
-        _news_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test")
-    )
-    return info.classes, train, test
+    if _files.is_there(path := folder.path / "classes.txt"):
+        _files.class_words(folder.lines(path.name), path, folder.info.classes)
+    train, test = (_news_split(folder, folder.path / f"{part}.csv") for part in ("train", "test"))
+    return folder.info.classes, train, test
 
 
-def _news_split(info: DatasetInfo, root: Path, path: Path) -> Split:
-    _files.require_there(info, root, path)
+def _news_split(folder: _files.DataFolder, path: Path) -> Split:
+    folder.require(path)
     text = _files.read_text(path, _files.MOST_TEXT).removeprefix("\ufeff")
     # Line ends inside quotes belong to the text.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         rows = [(reader.line_num, row) for row in reader if row]
     except csv.Error as error:
-        raise DataError(
-            f"task.root: {str(path)!r} is damaged at line {reader.line_num} ({error}); valid is a "
-            "comma-separated table with quotes around texts"
-        ) from error
+        what = f"is damaged at line {reader.line_num} ({error})"
+        valid = "a comma-separated table with quotes around texts"
+        raise DataError.at(path, what, valid) from error
     numbers, texts = [], []
     for line, row in rows:
         if len(row) != 3 or not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 5):
-            raise DataError(
-                f"task.root: {str(path)!r} has no class, title and description at line {line}; "
-                "valid is a class's number and two texts"
-            )
+            what = f"has no class, title and description at line {line}"
+            raise DataError.at(path, what, "a class's number and two texts")
         numbers.append(int(row[0]))
         texts.append(" ".join(part.strip() for part in row[1:]).strip())
     # Labels count from 0, the file from 1.
     labels = np.array(numbers, np.int64) - 1
-    _files.require_labels(labels, info.classes, path, first=1)
+    _files.require_labels(labels, folder.info.classes, path, first=1)
     return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, np.zeros_like(labels), tuple(texts))
 
 
@@ -426,57 +343,44 @@ _DOMAINNET: Final = (
     *("tiger", "whale", "windmill", "wine_glass", "zebra"),
 )
 _SITE_NAMES: Final = {"office_caltech10": _OFFICE, "domainnet10": _DOMAINNET}
-_SITE_FOLDERS: Final = {"office_caltech10": "office_caltech_10", "domainnet10": "DomainNet"}
 _FEDBN: Final = "to be had from the page of FedBN, https://github.com/med-air/FedBN"
 
 
-def _load_sites(info: DatasetInfo, request: DataRequest, domains: Sequence[str]) -> Read:
+def _load_sites(at: _files.DataFolder, request: DataRequest) -> Read:
     """Read the lists; no image is opened. A held-out domain is tested on as a whole."""
-    folder = _files.first_folder(info, request.root, (_SITE_FOLDERS[info.name],)).resolve()
-    train: list[_Row] = []
-    test: list[_Row] = []
-    for index, domain in enumerate(domains):
+    folder, train, test = at.path.resolve(), list[_files.Row](), list[_files.Row]()
+    for index, domain in enumerate(request.domains or ()):
         for part, rows in (("train", train), ("test", test)):
             path = folder / f"{domain}_{part}.pkl"
-            data = _files.read_file(info, request.root, path)
             is_target = domain == request.held_out_domain
-            (test if is_target else rows).extend(_site_rows(info.name, data, path, index))
-    where, paths = repr(str(folder / "*.pkl")), [path for _, _, path in (*train, *test)]
-    _files.require_distinct(paths, where)
-    _files.require_present(folder, paths, where)
-    return info.classes, _files.image_split(folder, train), _files.image_split(folder, test)
+            (test if is_target else rows).extend(_site_rows(at, path, index))
+    _listed(folder, [*train, *test], repr(str(folder / "*.pkl")))
+    return at.info.classes, _files.image_split(folder, train), _files.image_split(folder, test)
 
 
-def _site_rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
-    held = read_plain(data, str(path))
+def _site_rows(folder: _files.DataFolder, path: Path, domain: int) -> list[_files.Row]:
+    held = read_plain(folder.read(path.name), str(path))
     columns: list[object] = []
     if isinstance(held, tuple | list) or (isinstance(held, np.ndarray) and held.ndim == 2):
         columns = list(held)
     listed, labels = (_texts(column) for column in (*columns, None, None)[:2])
     if len(columns) != 2 or listed is None or labels is None:
-        raise DataError(
-            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths, of "
-            f"at most {_files.LONGEST_PATH:,} characters, and the names of the classes"
-        )
-    if len(listed) != len(labels):
-        raise DataError(
-            f"task.root: {str(path)!r} lists {len(listed)} images and {len(labels)} classes; "
-            "valid is one class for each image"
-        )
+        most = f"of at most {_files.LONGEST_PATH:,} characters"
+        valid = f"the paths, {most}, and the names of the classes"
+        raise DataError.at(path, "does not hold two arrays of texts", valid)
+    _require_pairs(path, len(listed), len(labels))
     # Lists name the published folder, which this user's folder need not be called like.
-    below, outer = dict[str, str](), _SITE_FOLDERS[name]
+    below, outer = dict[str, str](), _SOURCES[folder.info.name][1][0]
     for image in set(listed):
         steps = image.split("/")
         kept = steps[steps.index(outer) + 1 :] if outer in steps else steps
         below[image] = "/".join(step for step in kept if step != ".")
         _files.require_listed_path(below[image], repr(str(path)))
-    names, rows = _SITE_NAMES[name], []
+    names, rows = _SITE_NAMES[folder.info.name], []
     for position, (image, label) in enumerate(zip(listed, labels, strict=True)):
         if label not in names:
-            raise DataError(
-                f"task.root: {str(path)!r} has class {label[:40]!r} at image {position}; valid: "
-                f"{', '.join(names)}"
-            )
+            what = f"has class {label[:40]!r} at image {position}"
+            raise DataError.at(path, what, ", ".join(names))
         rows.append((domain, names.index(label), below[image]))
     return rows
 
@@ -570,7 +474,7 @@ INFOS = (
     DatasetInfo(
         name="ag_news",
         title="AG News: 127,600 news texts of four topics",
-        classes=_TOPICS,
+        classes=TOPICS,
         domains=("news",),
         source="to be had from the page that its paper names, http://goo.gl/JyCnZq",
         layout=(
@@ -582,26 +486,30 @@ INFOS = (
     ),
 )
 
-_LOADERS: Final[Mapping[str, Callable[[DatasetInfo, DataRequest, Sequence[str]], Read]]] = {
-    "cifar10": _load_cifar,
-    "cifar100": _load_cifar,
-    "mnist": _load_mnist,
-    "fashion_mnist": _load_mnist,
-    "tiny_imagenet": _load_tiny,
-    "ag_news": _load_news,
-    "office_caltech10": _load_sites,
-    "domainnet10": _load_sites,
+_SOURCES: Final[
+    Mapping[str, tuple[Callable[[_files.DataFolder, DataRequest], Read], tuple[str, ...]]]
+] = {
+    "cifar10": (_load_cifar, ("cifar-10-batches-bin", "cifar-10-batches-py")),
+    "cifar100": (_load_cifar, ("cifar-100-binary", "cifar-100-python")),
+    "mnist": (_load_mnist, ("mnist", "MNIST/raw")),
+    "fashion_mnist": (_load_mnist, ("fashion_mnist", "FashionMNIST/raw")),
+    "tiny_imagenet": (_load_tiny, ("tiny-imagenet-200",)),
+    "ag_news": (_load_news, ("ag_news", "ag_news_csv")),
+    "office_caltech10": (_load_sites, ("office_caltech_10",)),
+    "domainnet10": (_load_sites, ("DomainNet",)),
 }
+"""The reader of each data set, and its folder's names; the first that exists is read."""
 
 
 def load(name: str, request: DataRequest) -> Dataset:
     """Read a data set: CIFAR, MNIST and AG News into memory, of the others the list of images."""
-    info = {info.name: info for info in INFOS}[name]
+    info, (read, names) = {info.name: info for info in INFOS}[name], _SOURCES[name]
     domains = request.chosen_domains(name, info.domains)
-    named, train, test = _LOADERS[name](info, request, domains)
+    folder = _files.DataFolder.first(info, request.root, names)
+    named, train, test = read(folder, replace(request, domains=domains))
     classes = tuple(named)
     # A run whose only domain is held out is refused elsewhere.
-    if train.num_examples or name not in _SITE_FOLDERS or domains != (request.held_out_domain,):
+    if train.num_examples or name not in _SITE_NAMES or domains != (request.held_out_domain,):
         _files.require_examples(name, classes, train.labels, test.labels)
     of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
     # A file may name classes of its own, which have no superclasses.

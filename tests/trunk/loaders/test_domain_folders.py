@@ -190,7 +190,7 @@ def test_single_images_leave_none_for_testing(tmp_path: Path) -> None:
 
 LINES = {
     "upwards": ("photo/../dog.png 1", r"lists the path 'photo/\.\./dog.png'"),
-    "other-domain": ("sketch/dog/pic_000.png 1", "valid is 'photo/class/image'"),
+    "other-domain": ("sketch/dog/pic_000.png 1", "valid: 'photo/class/image'"),
     "words": ("photo/dog/pic_000.png dog", "ends in 'dog'"),
     "other-number": ("photo/dog/pic_000.png 2", "gives the number 2"),
     "in-both": ("photo/dog/pic_004.png 1", r"lists 'photo/dog/pic_004.png' 2 times"),

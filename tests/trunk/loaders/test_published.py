@@ -104,7 +104,7 @@ ROWS = np.zeros((2, PIXELS), np.uint8)
         # Labels would mean other classes, and every number would be right for the wrong words.
         ("batches.meta.txt", "\n".join(CIFAR10[::-1]).encode(), "'truck'; valid:"),
         ("test_batch", {"labels": [1, 2]}, "no 'data' that"),
-        ("test_batch", {"data": ROWS, "labels": [1]}, "2 images and"),
+        ("test_batch", {"data": ROWS, "labels": [1]}, "for 2 images"),
         ("test_batch", {"data": ROWS, "labels": [1, 2**63]}, "at example 1"),
         ("test_batch", [1, 2], "no 'data' that"),
         ("batches.meta", {}, "has no 'label_names'"),

@@ -91,7 +91,7 @@ def test_a_link_that_leaves_is_refused(tmp_path: Path):
         ([MUG, f"../{MUG}"], ["mug", "mug"], "lists 'dslr/mug/test_0.jpg' 2 times"),
         # In the training list as well.
         ([f"{OFFICE}/dslr/mug/train_0.jpg"], ["mug"], "lists 'dslr/mug/train_0.jpg' 2 times"),
-        ([MUG, MUG], ["mug"], "lists 2 images"),
+        ([MUG, MUG], ["mug"], "for 2 images"),
         ([f"{OFFICE}/dslr/mug/lost.jpg"], ["mug"], "lists 'dslr/mug/lost.jpg', which"),
     ],
 )
