@@ -143,7 +143,9 @@ def budget_report(
         run_id=subject.run_id,
         title=f"Privacy budget report of run {subject.run_id}",
         lead=facts(
-            ("Run", subject.run_id),
+            ("Epsilon against the server", subject.epsilon("server")),
+            ("Right guesses of 100, at most", right_guesses(subject, "server") or "not known yet"),
+            ("Mean accuracy", _accuracy(subject, "mean", "not measured")),
             ("Configuration", config.name),
             ("Status", status),
             ("Method and data", f"{config.method.name} on {config.task.dataset}"),
