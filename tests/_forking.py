@@ -96,7 +96,9 @@ def _forget_the_repository(checkout: Path) -> None:
     """Lets this process import whatever is the repository's from a checkout, tests included."""
     packages = (path.name for path in ROOT.iterdir() if path.is_dir())
     own = {"conftest", *packages}
-    for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+    # Plug-ins of a folder, too: their modules hold on to this process's classes.
+    known = [name for name in sys.modules if name.partition(".")[0] in own]
+    for name in [*known, *(name for name in sys.modules if name.startswith("sotto_"))]:
         del sys.modules[name]
     sys.path[:] = [str(checkout), *(entry for entry in sys.path if Path(entry).resolve() != ROOT)]
     # The parent's rewriting of asserts knows the parent's session.
