@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Final, cast
+from typing import cast
 
 import pytest
 import torch
 
 from methods import LocalResult, Method, MethodError, Task
-from methods.plugins import Kind, Plugins
+from methods.plugins import Plugins
 from platform.contract.cases import (
     Case,
     Plugin,
@@ -31,13 +31,6 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 REFUSED = pytest.StashKey[str]()
 """The reason why the suite can test nothing."""
-KINDS: Final[Mapping[str, Kind]] = {
-    "a_dataset": "dataset",
-    "a_model": "model",
-    "a_mechanism": "mechanism",
-    "a_transport": "transport",
-}
-"""The kind of plug-in that a test asks for, by its argument."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,18 +40,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run every test that asks for a method's case, or for a plug-in, on all of them."""
-    asked = [name for name in ("case", *KINDS) if name in metafunc.fixturenames]
-    for name in asked:
-        found: tuple[Case | Plugin, ...] = ()
-        try:
-            plugins = chosen(metafunc.config)
-            if name in KINDS:
-                found = () if plugins is None else plugins_of_kind(plugins, KINDS[name])
-            else:
-                found = all_cases(own_methods() if plugins is None else methods_of(plugins))
-        except (MethodError, PlatformError) as error:
-            metafunc.config.stash[REFUSED] = str(error)
-        metafunc.parametrize(name, found, ids=lambda one: one.name, indirect=True, scope="session")
+    name = next((one for one in ("case", "plugin") if one in metafunc.fixturenames), None)
+    if name is None:
+        return
+    found: tuple[Case | Plugin, ...] = ()
+    try:
+        plugins = chosen(metafunc.config)
+        if name == "case":
+            found = all_cases(own_methods() if plugins is None else methods_of(plugins))
+        elif plugins is not None:
+            found = plugins_of_kind(plugins, metafunc.module.KIND)
+    except (MethodError, PlatformError) as error:
+        metafunc.config.stash[REFUSED] = str(error)
+    metafunc.parametrize(name, found, ids=lambda one: one.name, indirect=True, scope="session")
 
 
 def chosen(config: pytest.Config) -> Plugins | None:
@@ -94,7 +88,7 @@ def pytest_runtest_makereport(
     if report.failed and isinstance(item, pytest.Function):
         rule = rule_of(item.function)
         params = item.callspec.params if hasattr(item, "callspec") else {}
-        cases = (params.get(name) for name in ("case", *KINDS))
+        cases = (params.get(name) for name in ("case", "plugin"))
         name = next((one.name for one in cases if isinstance(one, Case | Plugin)), "")
         report.sections.insert(0, ("the rule that is broken", rule))
         report.user_properties.append((RULE, (rule, name)))
@@ -114,26 +108,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture(scope="session")
-def a_dataset(request: pytest.FixtureRequest) -> Plugin:
-    """One data set from outside."""
-    return cast(Plugin, request.param)
-
-
-@pytest.fixture(scope="session")
-def a_model(request: pytest.FixtureRequest) -> Plugin:
-    """One model from outside."""
-    return cast(Plugin, request.param)
-
-
-@pytest.fixture(scope="session")
-def a_mechanism(request: pytest.FixtureRequest) -> Plugin:
-    """One mechanism from outside."""
-    return cast(Plugin, request.param)
-
-
-@pytest.fixture(scope="session")
-def a_transport(request: pytest.FixtureRequest) -> Plugin:
-    """One transport from outside."""
+def plugin(request: pytest.FixtureRequest) -> Plugin:
+    """One plug-in of the kind that the suite names as `KIND`."""
     return cast(Plugin, request.param)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,32 +18,33 @@ from platform.data.catalogue import (
     user_path,
 )
 from platform.data.checking import require_every_class, require_sound
-from platform.data.dataset import Dataset, ImageFiles, Split, content_digests
+from platform.data.dataset import Dataset, Split, content_digests
 from platform.errors import ConfigError
 
+KIND = "dataset"
 LOOKED_AT = 64
 """Images of a split that are read."""
 
 
 @pytest.fixture
-def info(a_dataset: Plugin) -> DatasetInfo:
+def info(plugin: Plugin) -> DatasetInfo:
     """Return what is known without files."""
-    return dataset_info(a_dataset.name, a_dataset.plugins)
+    return dataset_info(plugin.name, plugin.plugins)
 
 
 @pytest.fixture
-def asked(a_dataset: Plugin, pytestconfig: pytest.Config) -> DataRequest:
+def asked(plugin: Plugin, pytestconfig: pytest.Config) -> DataRequest:
     """Return a run's request, with the folder of `--data-root`."""
     root = user_path(pytestconfig.getoption("--data-root"), "--data-root")
     root = pytestconfig.invocation_params.dir / root
     draws = Draws(3, train_per_class=4, test_per_class=4)
-    return DataRequest(root=root, draws=draws, plugins=a_dataset.plugins)
+    return DataRequest(root=root, draws=draws, plugins=plugin.plugins)
 
 
 @pytest.fixture
-def dataset(a_dataset: Plugin, asked: DataRequest) -> Dataset:
+def dataset(plugin: Plugin, asked: DataRequest) -> Dataset:
     """Return the whole data set."""
-    return load_dataset(a_dataset.name, asked)
+    return load_dataset(plugin.name, asked)
 
 
 def sides(dataset: Dataset) -> tuple[Split, Split]:
@@ -107,16 +107,15 @@ def test_images_can_be_read(dataset: Dataset) -> None:
         if split.texts is not None:
             assert all(split.texts[row].strip() for row in rows.tolist())
             continue
-        assert not isinstance(split.images, ImageFiles) or split.images.root.is_absolute()
         for image in split.images[np.unique(rows)]:
             assert image.dtype == np.uint8
             assert image.ndim == 3
             assert image.shape[2] == 3
 
 
-def test_it_is_the_same_each_time(a_dataset: Plugin, asked: DataRequest, dataset: Dataset) -> None:
+def test_it_is_the_same_each_time(plugin: Plugin, asked: DataRequest, dataset: Dataset) -> None:
     """The same request gives the same examples in the same order."""
-    again = load_dataset(a_dataset.name, asked)
+    again = load_dataset(plugin.name, asked)
     assert (again.classes, again.domains) == (dataset.classes, dataset.domains)
     for one, other in zip(sides(dataset), sides(again), strict=True):
         rows = np.arange(min(one.num_examples, LOOKED_AT))
@@ -125,22 +124,19 @@ def test_it_is_the_same_each_time(a_dataset: Plugin, asked: DataRequest, dataset
         assert content_digests(one, rows) == content_digests(other, rows)
 
 
-def test_domains_that_are_asked_for(
-    a_dataset: Plugin, asked: DataRequest, dataset: Dataset
-) -> None:
+def test_domains_that_are_asked_for(plugin: Plugin, asked: DataRequest, dataset: Dataset) -> None:
     """A request for one domain gives its examples alone; an unknown domain is one sentence."""
     first = dataset.domains[:1]
-    alone = load_dataset(a_dataset.name, replace(asked, domains=first))
+    alone = load_dataset(plugin.name, replace(asked, domains=first))
     assert alone.domains == first
-    assert Counter(alone.train.labels[alone.train.domains == 0].tolist()) == Counter(
-        dataset.train.labels[dataset.train.domains == 0].tolist()
-    )
+    labels = [d.train.labels[d.train.domains == 0].tolist() for d in (alone, dataset)]
+    assert sorted(labels[0]) == sorted(labels[1])
     with pytest.raises(ConfigError, match=r"^task\.domains: "):
-        load_dataset(a_dataset.name, replace(asked, domains=("no such domain",)))
+        load_dataset(plugin.name, replace(asked, domains=("no such domain",)))
 
 
 def test_missing_files_are_one_sentence(
-    a_dataset: Plugin,
+    plugin: Plugin,
     info: DatasetInfo,
     asked: DataRequest,
     stores: Path,
@@ -149,5 +145,5 @@ def test_missing_files_are_one_sentence(
     if not info.layout:
         return
     with pytest.raises(ConfigError, match=r"^task\.root: ") as refused:
-        load_dataset(a_dataset.name, replace(asked, root=stores))
+        load_dataset(plugin.name, replace(asked, root=stores))
     assert "\n" not in str(refused.value)

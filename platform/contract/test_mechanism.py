@@ -31,6 +31,7 @@ from privacy import (
 )
 from privacy.auditing import verify_distribution, verify_noise_variance
 
+KIND = "mechanism"
 SIZE = 512
 KEY = ReleaseKey(run_id=RUN, round_number=1, attempt=1, pseudonym="anybody")
 METHOD = Case("promptfl", "promptfl", BUILT_IN_METHODS, {"context_tokens": 2})
@@ -49,15 +50,15 @@ class Silent(SeededNoise):
 
 
 @pytest.fixture
-def sources(a_mechanism: Plugin) -> Sources:
+def sources(plugin: Plugin) -> Sources:
     """Return what configurations are read with."""
-    return Sources.of(a_mechanism.plugins)
+    return Sources.of(plugin.plugins)
 
 
 @pytest.fixture
-def facts(a_mechanism: Plugin, sources: Sources) -> MechanismFacts:
+def facts(plugin: Plugin, sources: Sources) -> MechanismFacts:
     """Return what the mechanism under test declares."""
-    return sources.mechanisms.facts_of(a_mechanism.name)
+    return sources.mechanisms.facts_of(plugin.name)
 
 
 def configured(facts: MechanismFacts, sources: Sources, masks: bool) -> RunConfig:

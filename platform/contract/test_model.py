@@ -18,6 +18,7 @@ from platform.contract.driving import train
 from platform.contract.examples import draw_examples, small_task
 from platform.data.preparing import frozen_model
 
+KIND = "model"
 ON_FEATURES = {"network": "features", "feature_width": 8}
 
 
@@ -29,9 +30,9 @@ def loaded(plugin: Plugin) -> Backbone:
 
 
 @pytest.fixture
-def model(a_model: Plugin) -> Backbone:
+def model(plugin: Plugin) -> Backbone:
     """Return the model under test."""
-    return loaded(a_model)
+    return loaded(plugin)
 
 
 @pytest.fixture
@@ -62,10 +63,10 @@ def test_images_differ(model: Backbone, images: NDArray[np.uint8]) -> None:
 
 
 def test_it_is_the_same_each_time(
-    a_model: Plugin, model: Backbone, images: NDArray[np.uint8]
+    plugin: Plugin, model: Backbone, images: NDArray[np.uint8]
 ) -> None:
     """A model that is loaded again has the same weights and gives the same features."""
-    first, again = model.encode_images(images), loaded(a_model)
+    first, again = model.encode_images(images), loaded(plugin)
     assert np.array_equal(first, model.encode_images(images))
     assert again.fingerprint == model.fingerprint
     np.testing.assert_allclose(again.encode_images(images), first, atol=1e-5)

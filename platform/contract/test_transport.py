@@ -18,15 +18,16 @@ from platform.relay.packets import Outcome, decode_request, encode_packet
 from platform.relay.transports import Transport, forward_over, transport_named
 from platform.wire.transport import Dropout
 
+KIND = "transport"
 PATIENCE = 20.0
 """Seconds that a test gives a packet."""
 PACKETS = (b"", b"\x00", bytes(range(256)) * 3, b"\r\n\r\n\x00\xff" * 1000, bytes(3_000_000))
 
 
 @pytest.fixture
-def transport(a_transport: Plugin) -> Transport:
+def transport(plugin: Plugin) -> Transport:
     """Return the transport under test."""
-    return transport_named(a_transport.name, a_transport.plugins)
+    return transport_named(plugin.name, plugin.plugins)
 
 
 @pytest.fixture
