@@ -38,7 +38,6 @@ from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 LOCAL = "local."
 """Beginning of the names of the local network's arrays."""
 
-
 VARIANTS = ({"network": "features", "activation": "prelu"}, {"wiring": "published"})
 
 

@@ -104,11 +104,6 @@ class FedADG(SplitMethod):
         return max(1, self.extractor.width // 2)
 
     @property
-    def network_layers(self) -> Layers:
-        """F and C."""
-        return {**self.extractor.layers, **self.head_layers}
-
-    @property
     def generator_layers(self) -> Layers:
         """G."""
         width = self.extractor.width

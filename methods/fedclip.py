@@ -38,7 +38,6 @@ from methods.prompts.prompt import Captions, as_tensor, as_tensors, require_back
 
 LAYERS = ("inner", "outer")
 
-
 VARIANTS = ({"loss": "cross_entropy"},)
 
 

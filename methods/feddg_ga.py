@@ -104,11 +104,8 @@ class FedDGGA(OverMethod):
     visibility = m.Visibility.PER_CLIENT
     units = CLIENT_ONLY
     has_personal_state = True
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: gaps weigh the mean."""
-        return frozenset()
+    averaged = frozenset[str]()
+    """Nothing: gaps weigh the mean."""
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the base's tensors, and the gap (1,): like an update, it is 0 without training."""

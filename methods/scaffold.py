@@ -46,7 +46,6 @@ CONTROL = "control."
 AT_ONCE = 256
 """Examples whose gradient torch takes at once; changes memory only."""
 
-
 VARIANTS = ({"network": "features", "control": "first"},)
 
 
@@ -71,11 +70,8 @@ class Scaffold(FedAvg):
     has_personal_state = True
     plain_sgd = True
     units = CLIENT_ONLY
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
-        return frozenset()
+    averaged = frozenset[str]()
+    """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the network, averaged plainly, and the change of the control variates, summed."""

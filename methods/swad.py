@@ -36,7 +36,7 @@ from torch import Tensor
 from methods.interface import method as m
 from methods.interface.method import CountsUpTo
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers, Parameters
+from methods.networks.layers import Parameters
 from methods.networks.method import CentralisedMethod, blocks
 
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
@@ -168,11 +168,6 @@ class Swad(CentralisedMethod):
     """One network; its weights of every step are averaged where they are flat."""
 
     config: Config
-
-    @property
-    def personal_layers(self) -> Layers:
-        """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
 
     @property
     def _kept(self) -> int:

@@ -68,7 +68,6 @@ BETA_EXPONENT = 0.2 - 1
 SEQUENCES = 2048
 """Texts that torch encodes at once in prediction; changes memory only."""
 
-
 VARIANTS = ({"router": "learnable"}, {"router": "random"})
 
 
@@ -164,10 +163,8 @@ class Trip(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
-        start = {name: view.broadcast[name] for name in self.shared_spec()}
-        groups = (m.ParameterGroup(tuple(start)),)
-        trained = trainer.fit(self.training_objective(), start, data.arrays, groups=groups, rng=rng)
-        return m.LocalResult({n: trained[n] - start[n] for n in start}, None, view.personal)
+        groups = (m.ParameterGroup(tuple(self.shared_spec())),)
+        return self.train(view, data, trainer, rng, groups=groups)
 
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng

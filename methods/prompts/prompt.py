@@ -274,7 +274,6 @@ class PromptMethod(AveragedMethod):
         rng: m.Rng,
         *,
         penalty: m.Penalty | None = None,
-        after_step: Callable[[Parameters], None] | None = None,
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
         return trainer.fit(
@@ -284,7 +283,6 @@ class PromptMethod(AveragedMethod):
             groups=(m.ParameterGroup((CONTEXT,)),),
             rng=rng,
             penalty=penalty,
-            after_step=after_step,
         )[CONTEXT]
 
     def prompt_logits(
