@@ -202,18 +202,14 @@ class FedADG(SplitMethod):
     def turns(self, draws: Draws, rate: float) -> Sequence[tuple[m.Objective, m.ParameterGroup]]:
         """Return the objective and the group of each fit of a step, in order."""
         fixed = {PROJECTION} if self.config.projection == "fixed" else set()
-        judge = [name for name in self.personal_layers if name not in fixed]
-        adversary = self.config.adversary_rate * rate
+        judge = tuple(name for name in self.personal_layers if name not in fixed)
+        adversary, generator = self.config.adversary_rate * rate, tuple(self.generator_layers)
+        telling = BatchObjective(partial(self.discriminator_losses, draws))
+        making = BatchObjective(partial(self.generator_losses, draws))
         return (
-            (
-                BatchObjective(partial(self.discriminator_losses, draws)),
-                m.ParameterGroup(tuple(judge), adversary),
-            ),
+            (telling, m.ParameterGroup(judge, adversary)),
             (BatchObjective(self.network_losses), m.ParameterGroup(tuple(self.network_layers))),
-            (
-                BatchObjective(partial(self.generator_losses, draws)),
-                m.ParameterGroup(tuple(self.generator_layers), adversary),
-            ),
+            (making, m.ParameterGroup(generator, adversary)),
         )
 
     def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:

@@ -63,9 +63,8 @@ class FedBabu(FedPer):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the body under the head as it was drawn."""
-        return self.result(
-            view, self.train(view, data, trainer, rng, names=tuple(self.shared_layers))
-        )
+        body = tuple(self.shared_layers)
+        return self.result(view, self.train(view, data, trainer, rng, names=body))
 
     def personalise(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng

@@ -147,15 +147,10 @@ class FedOTP(PromptMethod):
         if not (self.task.decoupled and own):
             return view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}
-        trained = trainer.fit(
-            self._objective(start, self.classes),
-            start,
-            data.arrays,
-            groups=(m.ParameterGroup((OWN,)),),
-            rng=rng,
-            steps=self.config.decoupled_steps,
-        )
-        return {OWN: trained[OWN]}
+        objective, groups = self._objective(start, self.classes), (m.ParameterGroup((OWN,)),)
+        steps = self.config.decoupled_steps
+        fitted = trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
+        return {OWN: fitted[OWN]}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C) under the broadcast prompt and the own ones, if any."""

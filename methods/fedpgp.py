@@ -192,15 +192,11 @@ class FedPGP(PromptMethod):
         """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
         if self.task.decoupled:
             return super().client_update(view, data, trainer, rng)
+        own = {name: view.personal[name] for name in self.adapter.names}
+        groups = (m.ParameterGroup((CONTEXT,)), *self.adapter.group())
+        loss, contrast = self._objective({CONTEXT, *own}), self._contrast
         return self.train(
-            view,
-            data,
-            trainer,
-            rng,
-            own={name: view.personal[name] for name in self.adapter.names},
-            groups=(m.ParameterGroup((CONTEXT,)), *self.adapter.group()),
-            objective=self._objective({CONTEXT, *self.adapter.names}),
-            penalty=self._contrast,
+            view, data, trainer, rng, own=own, groups=groups, objective=loss, penalty=contrast
         )
 
     def personalise(

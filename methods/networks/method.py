@@ -306,6 +306,8 @@ def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
 
 ROWS = 256
 """Examples that torch computes at once; changes memory only."""
+MAPS = 64
+"""Images whose maps or spectra are in memory at once; changes memory only."""
 
 
 def rows_of(

@@ -276,14 +276,11 @@ class PromptMethod(AveragedMethod):
         penalty: m.Penalty | None = None,
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
-        return trainer.fit(
-            PromptObjective(self.encoder, self.classes),
-            {CONTEXT: context},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT,)),),
-            rng=rng,
-            penalty=penalty,
-        )[CONTEXT]
+        objective = PromptObjective(self.encoder, self.classes)
+        start, groups = {CONTEXT: context}, (m.ParameterGroup((CONTEXT,)),)
+        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, penalty=penalty)[
+            CONTEXT
+        ]
 
     def prompt_logits(
         self, context: NDArray[Any], batch: m.Arrays, classes: Sequence[str]
