@@ -30,10 +30,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.fedavg import FedAvg
@@ -125,7 +124,7 @@ class Ditto(FedAvg):
         """Return the global network as received, w^t."""
         return self.tensors(self.model_of(view))
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return arrays of the personal network; of the global one before the first fit."""
         return {
             name: view.personal.get(OWN + name, value)
@@ -133,7 +132,7 @@ class Ditto(FedAvg):
         }
 
 
-def prefixed(network: m.Arrays) -> dict[str, NDArray[Any]]:
+def prefixed(network: m.Arrays) -> m.Arrays:
     """Return a network's arrays under the names of the personal one."""
     return {OWN + name: value for name, value in network.items()}
 

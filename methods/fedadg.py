@@ -38,15 +38,14 @@ uploads bound all that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -183,7 +182,7 @@ class FedADG(SplitMethod):
         """Train by cross-entropy, then D, the network and G in turn."""
         steps = trainer.steps_for(data.num_examples)
         first = round(self.config.first_share * steps)
-        model: Mapping[str, NDArray[Any]] = self.model_of(view)
+        model: m.Arrays = self.model_of(view)
         if first:
             names = tuple(self.network_layers)
             model = self.train(view, data, trainer, rng, names=names, start=model, steps=first)
@@ -212,7 +211,7 @@ class FedADG(SplitMethod):
             (making, m.ParameterGroup(generator, adversary)),
         )
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return F and C: a prediction needs neither G nor D."""
         return {name: view.broadcast[name] for name in self.network_layers}
 

@@ -200,7 +200,7 @@ class SplitMethod(MethodDefaults):
             logits = self.logits(self.tensors(self.whole_model_of(view)), self.tensors(batch))
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return the client's network; without a personal part the shared one is refused."""
         model = self.model_of(view)
         if not model.keys() >= self.personal_layers.keys():
