@@ -47,6 +47,7 @@ from methods.interface import method as m
 from methods.interface.method import CountsUpTo
 from methods.networks.extractors import ClipTower, NetworkConfig
 from methods.networks.layers import Parameters
+from methods.networks.method import MAPS, blocks
 
 MEAN, SQUARE = "style.mean", "style.square"
 """Names of an entry's arrays, (W,) each."""
@@ -54,8 +55,6 @@ TARGET_MEAN, TARGET_DEVIATION, IS_OWN = "style_mean", "style_deviation", "is_own
 DRAW = "draw"
 EPSILON = 1e-5
 COLOURS = 3
-AT_ONCE = 64
-"""Images whose maps are in memory at once; changes memory only."""
 
 READING = (
     "restyled are the first map of CLIP's image tower, or pixels, where the authors restyle maps "
@@ -117,9 +116,9 @@ class Ccst(FedAvg):
         images, model = data.arrays["pixels"], self.tensors(view.broadcast)
         sums = np.zeros((2, self.style_width))
         with torch.no_grad():
-            for first in range(0, len(images), AT_ONCE):
-                batch = self.tensors({"pixels": images[first : first + AT_ONCE]})
-                found = self.map_of(model, self.extractor.inputs(batch)).to(torch.float64)
+            for some in blocks({"pixels": images}, MAPS):
+                inputs = self.extractor.inputs(self.tensors(some))
+                found = self.map_of(model, inputs).to(torch.float64)
                 # Each image has as many positions, so a mean of means is the mean over positions.
                 moments = [(found**power).mean((-2, -1)).sum(0) for power in (1, 2)]
                 sums += torch.stack(moments).cpu().numpy()

@@ -56,7 +56,6 @@ CONSENSUS = "consensus"
 HAS_CONSENSUS = "has_consensus"
 """Whether there is a consensus: 0 or 1, (1,) int64."""
 
-
 VARIANTS = ({"network": "features", "momentum": 0.5},)
 
 
@@ -96,13 +95,8 @@ class DBE(ModularMethod):
     couples_examples = True
 
     @property
-    def shared_layers(self) -> Layers:
-        """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
-
-    @property
     def personal_layers(self) -> Layers:
-        """The client's own shift, zero at the start."""
+        """The client's own shift, zero at the start; the whole network is shared."""
         return {CLIENT_MEAN: Layer((self.extractor.width,), 0)}
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:

@@ -30,10 +30,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from torch import Tensor
 
 from methods.fedavg import FedAvg
@@ -96,16 +95,10 @@ class Ditto(FedAvg):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.Arrays:
         """Return the personal network after its own fit, pulled to the broadcast."""
-        rounds = self.config.personal_rounds
-        trained = self.train(
-            view,
-            data,
-            trainer,
-            rng,
-            start=self.whole_model_of(view),
-            steps=None if rounds == 1 else rounds * trainer.steps_for(data.num_examples),
-            penalty=pull_to(self.anchor(view), self.config.proximal_weight),
-        )
+        rounds, start = self.config.personal_rounds, self.whole_model_of(view)
+        steps = None if rounds == 1 else rounds * trainer.steps_for(data.num_examples)
+        pull = pull_to(self.anchor(view), self.config.proximal_weight)
+        trained = self.train(view, data, trainer, rng, start=start, steps=steps, penalty=pull)
         return prefixed(trained)
 
     def trained_together(
@@ -113,15 +106,11 @@ class Ditto(FedAvg):
     ) -> m.LocalResult:
         """Return both networks after one fit; only the bound on an example joins them."""
         own = prefixed(self.whole_model_of(view))
+        names, start = (*self.shared_layers, *own), {**self.model_of(view), **own}
+        both = BatchObjective(self.both_losses)
+        pull = pull_to(self.anchor(view), self.config.proximal_weight, OWN)
         trained = self.train(
-            view,
-            data,
-            trainer,
-            rng,
-            names=(*self.shared_layers, *own),
-            objective=BatchObjective(self.both_losses),
-            start={**self.model_of(view), **own},
-            penalty=pull_to(self.anchor(view), self.config.proximal_weight, OWN),
+            view, data, trainer, rng, names=names, objective=both, start=start, penalty=pull
         )
         personal = {name: trained[name] for name in own}
         return replace(self.result(view, trained), personal=personal)
@@ -135,7 +124,7 @@ class Ditto(FedAvg):
         """Return the global network as received, w^t."""
         return self.tensors(self.model_of(view))
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return arrays of the personal network; of the global one before the first fit."""
         return {
             name: view.personal.get(OWN + name, value)
@@ -143,7 +132,7 @@ class Ditto(FedAvg):
         }
 
 
-def prefixed(network: m.Arrays) -> dict[str, NDArray[Any]]:
+def prefixed(network: m.Arrays) -> m.Arrays:
     """Return a network's arrays under the names of the personal one."""
     return {OWN + name: value for name, value in network.items()}
 

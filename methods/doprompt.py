@@ -73,13 +73,12 @@ class DoPrompt(CentralisedMethod):
         return len(self.task.domains)
 
     @property
-    def personal_layers(self) -> Layers:
+    def network_layers(self) -> Layers:
         """Tower, head, prompts (D, L, w) and adapter."""
         given, places = self.tower.width, self.config.context_tokens
         inner, outer = ADAPTER
         return {
-            **self.extractor.layers,
-            **self.head_layers,
+            **super().network_layers,
             PROMPTS: Layer((self.domains, places, self.tower.token_width), 0),
             **linear_layers(inner, given, EXPANSION * given),
             **linear_layers(outer, EXPANSION * given, places * self.domains),

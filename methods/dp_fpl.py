@@ -94,22 +94,18 @@ class DPFPL(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train both prompts together; upload the change of the shared one."""
-        start, own = view.broadcast[CONTEXT], view.personal[LOCAL]
-        objective = PromptObjective(
+        own = {LOCAL: view.personal[LOCAL]}
+        correct = self.correction(own[LOCAL], rng)
+        return self.train(view, data, trainer, rng, own=own, after_step=correct)
+
+    def training_objective(self) -> m.Objective:
+        """Return cross-entropy of the prediction with p_G + p_L."""
+        return PromptObjective(
             self.encoder,
             self.classes,
             frozenset({CONTEXT, LOCAL}),
             lambda parameters: parameters[CONTEXT] + parameters[LOCAL],
         )
-        trained = trainer.fit(
-            objective,
-            {CONTEXT: start, LOCAL: own},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT, LOCAL)),),
-            rng=rng,
-            after_step=self.correction(own, rng),
-        )
-        return m.LocalResult({CONTEXT: trained[CONTEXT] - start}, None, {LOCAL: trained[LOCAL]})
 
     def correction(self, start: NDArray[Any], rng: m.Rng) -> Callable[[Parameters], None]:
         """Return the correction that uses each step of p_L from a start (l, w) as -G in Eq. 4."""

@@ -50,14 +50,12 @@ from methods.interface import method as m
 from methods.interface.method import CountsWith
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
-from methods.networks.method import BatchObjective
+from methods.networks.method import MAPS, BatchObjective, blocks
 
 BLOCK = "amplitude"
 """Name of an entry's array, (3, 2b + 1, 2b + 1)."""
 TARGET, SHARE = "other_amplitude", "share"
 COLOURS, WHITE = 3, 255.0
-AT_ONCE = 64
-"""Images whose spectra are in memory at once; changes memory only."""
 
 VARIANTS = ({"band": 0.1, "mix": "uniform"},)
 
@@ -106,8 +104,8 @@ class Elcfs(FedAvg):
     ) -> m.LocalResult:
         """Return the mean of the client's low frequencies."""
         images, total = data.arrays["pixels"], torch.zeros(())
-        for first in range(0, len(images), AT_ONCE):
-            pixels = torch.from_numpy(np.array(images[first : first + AT_ONCE])).to(torch.float64)
+        for some in blocks({"pixels": images}, MAPS):
+            pixels = torch.from_numpy(np.array(some["pixels"])).to(torch.float64)
             total = total + low_amplitudes(pixels, self.half_width).sum(0)
         mean = (total / len(images)).numpy().astype(np.float32)
         return m.LocalResult({}, {BLOCK: mean}, view.personal)

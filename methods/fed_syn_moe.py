@@ -38,7 +38,6 @@ from methods.networks.mixture import Drop, Gate, GateConfig, mixed
 LOCAL = "local."
 """Beginning of the names of the local network's arrays."""
 
-
 VARIANTS = ({"network": "features", "activation": "prelu"}, {"wiring": "published"})
 
 
@@ -107,15 +106,10 @@ class FedSynMoE(SplitMethod):
             logits = self.logits(parameters, batch, drop)
             return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
+        names, loss = (*self.shared_layers, *self.local_layers), BatchObjective(losses)
+        gate = m.ParameterGroup(tuple(self.gate.layers), self.config.gate_rate)
         trained = self.train(
-            view,
-            data,
-            trainer,
-            rng,
-            names=(*self.shared_layers, *self.local_layers),
-            further=(m.ParameterGroup(tuple(self.gate.layers), self.config.gate_rate),),
-            objective=BatchObjective(losses),
-            start=model,
+            view, data, trainer, rng, names=names, further=(gate,), objective=loss, start=model
         )
         return self.result(view, trained)
 

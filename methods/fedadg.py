@@ -38,15 +38,14 @@ uploads bound all that is sent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -102,11 +101,6 @@ class FedADG(SplitMethod):
     def noise_width(self) -> int:
         """Numbers of noise behind each feature."""
         return max(1, self.extractor.width // 2)
-
-    @property
-    def network_layers(self) -> Layers:
-        """F and C."""
-        return {**self.extractor.layers, **self.head_layers}
 
     @property
     def generator_layers(self) -> Layers:
@@ -188,7 +182,7 @@ class FedADG(SplitMethod):
         """Train by cross-entropy, then D, the network and G in turn."""
         steps = trainer.steps_for(data.num_examples)
         first = round(self.config.first_share * steps)
-        model: Mapping[str, NDArray[Any]] = self.model_of(view)
+        model: m.Arrays = self.model_of(view)
         if first:
             names = tuple(self.network_layers)
             model = self.train(view, data, trainer, rng, names=names, start=model, steps=first)
@@ -207,21 +201,17 @@ class FedADG(SplitMethod):
     def turns(self, draws: Draws, rate: float) -> Sequence[tuple[m.Objective, m.ParameterGroup]]:
         """Return the objective and the group of each fit of a step, in order."""
         fixed = {PROJECTION} if self.config.projection == "fixed" else set()
-        judge = [name for name in self.personal_layers if name not in fixed]
-        adversary = self.config.adversary_rate * rate
+        judge = tuple(name for name in self.personal_layers if name not in fixed)
+        adversary, generator = self.config.adversary_rate * rate, tuple(self.generator_layers)
+        telling = BatchObjective(partial(self.discriminator_losses, draws))
+        making = BatchObjective(partial(self.generator_losses, draws))
         return (
-            (
-                BatchObjective(partial(self.discriminator_losses, draws)),
-                m.ParameterGroup(tuple(judge), adversary),
-            ),
+            (telling, m.ParameterGroup(judge, adversary)),
             (BatchObjective(self.network_losses), m.ParameterGroup(tuple(self.network_layers))),
-            (
-                BatchObjective(partial(self.generator_losses, draws)),
-                m.ParameterGroup(tuple(self.generator_layers), adversary),
-            ),
+            (making, m.ParameterGroup(generator, adversary)),
         )
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return F and C: a prediction needs neither G nor D."""
         return {name: view.broadcast[name] for name in self.network_layers}
 

@@ -96,13 +96,10 @@ class FedAPT(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train prompt and query together and upload their changes."""
-        objective = self._objective(self.classes)
         query = m.ParameterGroup((QUERY,), self.config.query_learning_rate)
         learned = (query,) if self.config.domain_weight > 0 else ()
         groups = (m.ParameterGroup((CONTEXT,)), *learned)
-        trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
-        update = {name: trained[name] - view.broadcast[name] for name in (CONTEXT, QUERY)}
-        return m.LocalResult(update, None, view.personal)
+        return self.train(view, data, trainer, rng, groups=groups)
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C), each image under its own mixture of keys."""
@@ -122,13 +119,13 @@ class FedAPT(PromptMethod):
                 cosines[rows] = torch.einsum("bd,bcd->bc", image[rows], text[mine[rows] - first])
         return (backbone.logit_scale * cosines).cpu().numpy().astype(np.float32)
 
-    def _objective(self, classes: tuple[str, ...]) -> EncodedObjective:
+    def training_objective(self) -> m.Objective:
         """Return cross-entropies of class and domain."""
 
         def encode(parameters: Parameters) -> Parameters:
             # Text features (D, C, d) of all classes under each domain's prompt.
             contexts = unlock(parameters[CONTEXT], parameters[KEYS])
-            return {"text": self.encoder.text_features_each(contexts, classes)}
+            return {"text": self.encoder.text_features_each(contexts, self.classes)}
 
         def losses(parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
             image, domains = batch["features"], batch["domains"]

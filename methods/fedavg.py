@@ -7,7 +7,6 @@ Algorithm 1: clients train the whole network, the server averages by number of e
 from __future__ import annotations
 
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers
 from methods.networks.method import SplitMethod
 
 VARIANTS = ({"network": "fasttext"}, {"network": "clip", "lora_rank": 2})
@@ -16,12 +15,7 @@ Config = NetworkConfig
 
 
 class FedAvg(SplitMethod):
-    """Federated averaging."""
-
-    @property
-    def shared_layers(self) -> Layers:
-        """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
+    """Federated averaging: nothing is personal."""
 
 
 build = FedAvg.built

@@ -22,10 +22,9 @@ in place of `fine_tuning_rounds`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 
 from methods.fedper import FedPer
 from methods.interface import method as m
@@ -63,9 +62,8 @@ class FedBabu(FedPer):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the body under the head as it was drawn."""
-        return self.result(
-            view, self.train(view, data, trainer, rng, names=tuple(self.shared_layers))
-        )
+        body = tuple(self.shared_layers)
+        return self.result(view, self.train(view, data, trainer, rng, names=body))
 
     def personalise(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
@@ -77,7 +75,7 @@ class FedBabu(FedPer):
         trained = self.train(view, data, trainer, rng, names=self.fine_tuned, steps=steps)
         return {name: trained[name] for name in (*self.personal_layers, *self.fine_tuned)}
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return the client's network, with its own body if it has one; it must have a head."""
         own = {name: view.personal[name] for name in self.shared_layers if name in view.personal}
         return {**super().whole_model_of(view), **own}

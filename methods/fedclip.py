@@ -32,12 +32,11 @@ from torch.nn import functional
 
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.networks.layers import Parameters, linear, linear_start
+from methods.networks.layers import Parameters, linear, linear_layers, linear_start, specs
 from methods.networks.method import BatchObjective
 from methods.prompts.prompt import Captions, as_tensor, as_tensors, require_backbone
 
 LAYERS = ("inner", "outer")
-
 
 VARIANTS = ({"loss": "cross_entropy"},)
 
@@ -78,11 +77,8 @@ class FedClip(AveragedMethod):
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return weights and biases of both layers."""
         size, weighting = self.captions.backbone.embed_dim, m.Weighting(self.config.weighting)
-        specs: dict[str, m.TensorSpec] = {}
-        for layer in LAYERS:
-            specs[f"{layer}.weight"] = m.TensorSpec((size, size), weighting=weighting)
-            specs[f"{layer}.bias"] = m.TensorSpec((size,), weighting=weighting)
-        return specs
+        inner, outer = (linear_layers(layer, size, size) for layer in LAYERS)
+        return specs({**inner, **outer}, weighting)
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return uniform in +-1/sqrt(d), as torch's linear layers start."""

@@ -130,11 +130,9 @@ class FedCoCoOp(PromptMethod):
         """Return logits (n, C) with the broadcast context and Meta-Net."""
         backbone = self.encoder.backbone
         images = as_tensor(batch["features"], backbone)
-        parameters = as_tensors(view.broadcast, backbone)
-        rows = max(1, TEXTS_AT_ONCE // len(classes))
+        parameters, names = as_tensors(view.broadcast, backbone), tuple(classes)
         with torch.no_grad():
-            parts = torch.split(images, rows)
-            names = tuple(classes)
+            parts = torch.split(images, max(1, TEXTS_AT_ONCE // len(names)))
             logits = torch.cat([self.logits(parameters, part, names) for part in parts])
         return logits.cpu().numpy().astype(np.float32)
 

@@ -69,7 +69,6 @@ NOISE = "policy_noise"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)
 """Squared widths of the kernels."""
 
-
 VARIANTS = ({"network": "features", "mmd_weight": 0.0}, {"network": "features", "gumbel": True})
 
 

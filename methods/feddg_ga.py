@@ -51,14 +51,13 @@ from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
 from methods.interface.method import CountsWith, OptionsOf
 from methods.interface.registry import BUILT_IN_METHODS, options_of
-from methods.networks.method import blocks
+from methods.networks.method import ROWS, blocks
 
 GAP: Final = "adjustment.gap"
 MEASURED: Final = "adjustment.measured"
 """Name under which a client keeps the metric of its own model."""
 WEIGHT: Final = "adjustment.weight/"
 STEPS: Final = "adjustment.steps"
-_ROWS: Final = 256
 
 VARIANTS = (
     {"base": "scaffold", "base_options": {"network": "features"}, "metric": "loss"},
@@ -104,11 +103,8 @@ class FedDGGA(OverMethod):
     visibility = m.Visibility.PER_CLIENT
     units = CLIENT_ONLY
     has_personal_state = True
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: gaps weigh the mean."""
-        return frozenset()
+    averaged = frozenset[str]()
+    """Nothing: gaps weigh the mean."""
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the base's tensors, and the gap (1,): like an update, it is 0 without training."""
@@ -148,7 +144,7 @@ class FedDGGA(OverMethod):
     def measure(self, view: m.ClientView, data: m.Examples) -> float:
         """Return mean loss or accuracy of a network on examples."""
         total = 0.0
-        for some in blocks(data.arrays, _ROWS):
+        for some in blocks(data.arrays, ROWS):
             images = {n: v for n, v in some.items() if n not in ("labels", "domains")}
             logits = self.base.predict(view, images, self.classes).astype(np.float64)
             total += float(scores(logits, some["labels"], self.config.metric).sum())

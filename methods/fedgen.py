@@ -103,7 +103,6 @@ def likeness(noise: Tensor, features: Tensor) -> Tensor:
 
 SHARES = "label_shares"
 
-
 VARIANTS = (
     {"ensemble": "mean"},
     {"network": "features", "ensemble": "mean", "labels": "uniform", "noise": "uniform"},

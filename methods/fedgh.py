@@ -56,7 +56,6 @@ from methods.networks.method import HEAD, ServerLoss, descend, rows_of
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
 
-
 VARIANTS = ({"network": "features", "prototypes": "mean", "server_batch": None},)
 
 
@@ -85,17 +84,14 @@ class FedGH(LgFedAvg):
 
     config: Config
     units = CLIENT_ONLY
+    averaged = frozenset[str]()
+    """Nothing: the server trains the head."""
 
     @property
     def visibility(self) -> m.Visibility:
         """The aggregate, where the head is trained on means over clients."""
         is_summed = self.config.prototypes == "mean"
         return m.Visibility.AGGREGATE_ONLY if is_summed else m.Visibility.PER_CLIENT
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: the server trains the head."""
-        return frozenset()
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return prototypes (C, D) over sqrt(D), zero for absent classes, and flags (C,)."""

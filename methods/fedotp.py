@@ -136,12 +136,8 @@ class FedOTP(PromptMethod):
         """Train the broadcast prompt and the own ones together; upload the former's change."""
         # No later release may use prompts that were trained after a last release.
         own = {} if self.task.decoupled else view.personal
-        start = {CONTEXT: view.broadcast[CONTEXT], **own}
-        groups = (m.ParameterGroup(tuple(start)),)
-        objective = self._objective(start, self.classes)
-        trained = trainer.fit(objective, start, data.arrays, groups=groups, rng=rng)
-        kept = {name: trained[name] for name in own}
-        return m.LocalResult({CONTEXT: trained[CONTEXT] - view.broadcast[CONTEXT]}, None, kept)
+        objective = self._objective({**view.broadcast, **own}, self.classes)
+        return self.train(view, data, trainer, rng, own=own, objective=objective)
 
     def personalise(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
@@ -151,15 +147,10 @@ class FedOTP(PromptMethod):
         if not (self.task.decoupled and own):
             return view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}
-        trained = trainer.fit(
-            self._objective(start, self.classes),
-            start,
-            data.arrays,
-            groups=(m.ParameterGroup((OWN,)),),
-            rng=rng,
-            steps=self.config.decoupled_steps,
-        )
-        return {OWN: trained[OWN]}
+        objective, groups = self._objective(start, self.classes), (m.ParameterGroup((OWN,)),)
+        steps = self.config.decoupled_steps
+        fitted = trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
+        return {OWN: fitted[OWN]}
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, C) under the broadcast prompt and the own ones, if any."""

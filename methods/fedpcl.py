@@ -29,7 +29,7 @@ cosine` brings them to length 1, as we remember the paper.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class FedPCL(TableMethod):
         """Return the client's own table."""
         return {OWN + TABLE: means, OWN + KNOWN: flags}
 
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: ClientView) -> Arrays:
         """Return the network and the table by which it predicts; refuse a view without either."""
         table = table_of(view.broadcast)
         if self.config.inference == "own_prototypes":

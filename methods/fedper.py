@@ -18,13 +18,8 @@ class FedPer(ModularMethod):
     """Personalisation layers."""
 
     @property
-    def shared_layers(self) -> Layers:
-        """The extractor."""
-        return self.extractor.layers
-
-    @property
     def personal_layers(self) -> Layers:
-        """The head."""
+        """The head; the extractor is shared."""
         return self.head_layers
 
 

@@ -53,7 +53,6 @@ from methods.prompts.prompt import (
 
 LEFT, RIGHT, FULL = "adapter.left", "adapter.right", "adapter.full"
 
-
 VARIANTS = ({"rank": "full"},)
 
 
@@ -191,20 +190,14 @@ class FedPGP(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
-        start = view.broadcast[CONTEXT]
         if self.task.decoupled:
-            context = self.train_prompt(start, data, trainer, rng)
-            return m.LocalResult({CONTEXT: context - start}, None, view.personal)
-        trained = trainer.fit(
-            self._objective({CONTEXT, *self.adapter.names}),
-            {CONTEXT: start, **view.personal},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT,)), *self.adapter.group()),
-            rng=rng,
-            penalty=self._contrast,
+            return super().client_update(view, data, trainer, rng)
+        own = {name: view.personal[name] for name in self.adapter.names}
+        groups = (m.ParameterGroup((CONTEXT,)), *self.adapter.group())
+        loss, contrast = self._objective({CONTEXT, *own}), self._contrast
+        return self.train(
+            view, data, trainer, rng, own=own, groups=groups, objective=loss, penalty=contrast
         )
-        own = {name: trained[name] for name in self.adapter.names}
-        return m.LocalResult({CONTEXT: trained[CONTEXT] - start}, None, own)
 
     def personalise(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng

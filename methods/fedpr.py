@@ -76,8 +76,8 @@ class FedPR(PromptMethod):
         """Train the broadcast prompt by projected steps, and upload its change."""
         start = view.broadcast[CONTEXT]
         correction = self.correction(start) if view.broadcast[LEARNED].any() else None
-        context = self.train_prompt(start, data, trainer, rng, after_step=correction)
-        return m.LocalResult({CONTEXT: context - start}, None, view.personal)
+        groups = (m.ParameterGroup((CONTEXT,)),)
+        return self.train(view, data, trainer, rng, groups=groups, after_step=correction)
 
     def correction(self, start: NDArray[Any]) -> Callable[[Parameters], None]:
         """Return the correction that replaces each step u from a start (l, w) by u T."""

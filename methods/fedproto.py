@@ -29,7 +29,7 @@ authors' code too). Without prototypes, the head predicts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -94,7 +94,7 @@ class FedProto(TableMethod):
         """Return which classes the client has."""
         return {OWN: flags}
 
-    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: ClientView) -> Arrays:
         """Return the network, the global prototypes, and the client's classes."""
         own = {name: value for name, value in view.personal.items() if name == OWN}
         return {**super().whole_model_of(view), **table_of(view.broadcast), **own}

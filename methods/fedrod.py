@@ -35,7 +35,6 @@ from methods.networks.method import FED, GATED, BatchObjective, ModularMethod, P
 
 GENERIC = "generic"
 
-
 VARIANTS = ({"network": "features", "generic_loss": "cross_entropy"},)
 
 

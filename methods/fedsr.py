@@ -35,11 +35,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from annotated_types import Ge, Le
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -182,7 +181,7 @@ class FedSR(SplitMethod):
         total: Tensor = torch.stack(found).logsumexp(0)
         return total - math.log(len(found))
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return the network's arrays: a prediction needs no reference."""
         return {name: view.broadcast[name] for name in self.network_layers}
 

@@ -35,7 +35,16 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.averaging import AveragedMethod
-from methods.networks.layers import Parameters, linear, linear_start, norm
+from methods.networks.layers import (
+    Layer,
+    Layers,
+    Parameters,
+    linear,
+    linear_layers,
+    norm,
+    norm_layers,
+    specs,
+)
 from methods.prompts.prompt import (
     CONTEXT_STANDARD_DEVIATION,
     Captions,
@@ -50,7 +59,6 @@ from methods.prompts.prompt import (
 )
 
 QUERIES = "queries"
-NORMS = ("query_norm", "name_norm", "forward_norm")
 PROJECTIONS = ("query", "key", "value")
 EXPANSION = 4
 """Width of the hidden layer, after its gate, over the width of the context."""
@@ -92,30 +100,26 @@ class FedTPG(AveragedMethod):
         """False over a client's own classes: the loss of a single class is always zero."""
         return self.config.names == "all"
 
+    @property
+    def layers(self) -> Layers:
+        """The net's arrays."""
+        backbone = self.encoder.backbone
+        return layers_of(self.config, backbone.token_dim, backbone.embed_dim)
+
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return queries, attention and feed-forward layer; all clients weigh the same."""
-        backbone = self.encoder.backbone
-        shapes = shapes_of(self.config, backbone.token_dim, backbone.embed_dim)
-        return {n: m.TensorSpec(s, weighting=m.Weighting.UNIFORM) for n, s in shapes.items()}
+        return specs(self.layers, m.Weighting.UNIFORM)
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return a fresh net: queries N(0, 0.02^2), layers as torch starts them."""
-        return {n: started(rng, n, spec.shape) for n, spec in self.shared_spec().items()}
+        return {name: started(rng, name, layer) for name, layer in self.layers.items()}
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the net, and upload its change."""
-        names = tuple(self.shared_spec())
-        trained = trainer.fit(
-            self.objective(data),
-            view.broadcast,
-            data.arrays,
-            groups=(m.ParameterGroup(names),),
-            rng=rng,
-        )
-        update = {name: trained[name] - view.broadcast[name] for name in names}
-        return m.LocalResult(update, None, view.personal)
+        groups, loss = (m.ParameterGroup(tuple(self.shared_spec())),), self.objective(data)
+        return self.train(view, data, trainer, rng, groups=groups, objective=loss)
 
     def objective(self, data: m.Examples) -> EncodedObjective:
         """Return the loss over the classes of the data, or over all of the task."""
@@ -149,41 +153,35 @@ class FedTPG(AveragedMethod):
         return cosine_logits(text, batch, backbone)
 
 
-def shapes_of(config: Config, width: int, features: int) -> dict[str, tuple[int, ...]]:
-    """Return shapes of the net's arrays, for tokens of width w and text features of width d."""
-    shapes: dict[str, tuple[int, ...]] = {QUERIES: (config.context_tokens, width)}
-    for name, size in zip(NORMS, (width, features, width), strict=True):
-        shapes |= {f"{name}.weight": (size,), f"{name}.bias": (size,)}
-    for name, size in zip(PROJECTIONS, (width, features, features), strict=True):
-        shapes |= {f"{name}.weight": (width, size), f"{name}.bias": (width,)}
+def layers_of(config: Config, width: int, features: int) -> Layers:
+    """Return the net's arrays, for tokens of width w and text features of width d."""
     hidden = EXPANSION * width
-    for name, outputs, inputs in (
-        ("out", width, width),
-        ("inner", 2 * hidden, width),
-        ("outer", width, hidden),
-    ):
-        shapes |= {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
-    return shapes
+    return {
+        QUERIES: Layer((config.context_tokens, width), None),
+        **norm_layers("query_norm", width),
+        **norm_layers("name_norm", features),
+        **norm_layers("forward_norm", width),
+        **linear_layers("query", width, width),
+        **linear_layers("key", features, width),
+        **linear_layers("value", features, width),
+        **linear_layers("out", width, width),
+        **linear_layers("inner", width, 2 * hidden),
+        **linear_layers("outer", hidden, width),
+    }
 
 
-def started(rng: m.Rng, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+def started(rng: m.Rng, name: str, layer: Layer) -> NDArray[np.float32]:
     """Return an array of the net as the published code starts it."""
-    layer, _, kind = name.partition(".")
+    part, _, kind = name.partition(".")
     if name == QUERIES:
-        return rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, shape).astype(np.float32)
-    if layer in NORMS:
-        return np.full(shape, kind == "weight", np.float32)
-    if kind == "bias" and layer in (*PROJECTIONS, "out"):
-        return np.zeros(shape, np.float32)
-    if layer in PROJECTIONS:
+        return rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, layer.shape).astype(np.float32)
+    if kind == "bias" and part in (*PROJECTIONS, "out"):
+        return np.zeros(layer.shape, np.float32)
+    if part in PROJECTIONS:
         # Xavier's range of one matrix that holds all three, as torch draws it.
-        bound = math.sqrt(6.0 / (shape[1] + len(PROJECTIONS) * shape[0]))
-        return rng.uniform(-bound, bound, shape).astype(np.float32)
-    # A bias has its layer's range; the inner layer is 2 x 4 times as wide as its input.
-    inputs = shape[-1]
-    if kind == "bias":
-        inputs = shape[0] // (2 * EXPANSION) if layer == "inner" else EXPANSION * shape[0]
-    return linear_start(rng, shape, inputs)
+        bound = math.sqrt(6.0 / (layer.shape[1] + len(PROJECTIONS) * layer.shape[0]))
+        return rng.uniform(-bound, bound, layer.shape).astype(np.float32)
+    return layer.start(rng)
 
 
 def generated(parameters: Parameters, names: Tensor, heads: int) -> Tensor:

@@ -94,7 +94,7 @@ class Hcvp(CentralisedMethod):
         return any(self.config.contrasts)
 
     @property
-    def personal_layers(self) -> Layers:
+    def network_layers(self) -> Layers:
         """Tower, head, the layers that make both prompts, and those that prompts pass."""
         width = self.tower.token_width
         passed = {
@@ -103,8 +103,7 @@ class Hcvp(CentralisedMethod):
             for name, layer in linear_layers(prefix, width, width).items()
         }
         return {
-            **self.extractor.layers,
-            **self.head_layers,
+            **super().network_layers,
             **linear_layers(DOMAIN_PROMPT, width, width),
             **linear_layers(TASK_PROMPT, 2 * width, width),
             **passed,

@@ -28,13 +28,8 @@ class LgFedAvg(ModularMethod):
     """Local representations under a global head."""
 
     @property
-    def shared_layers(self) -> Layers:
-        """The head."""
-        return self.head_layers
-
-    @property
     def personal_layers(self) -> Layers:
-        """The extractor."""
+        """The extractor; the head is shared."""
         return self.extractor.layers
 
     @property

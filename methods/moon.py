@@ -39,7 +39,6 @@ from methods.networks.method import HEAD
 COMMON, PREVIOUS = "common.", "previous."
 PROJECTION = "projection"
 
-
 VARIANTS = ({"network": "features", "projection": "mlp"},)
 
 
@@ -89,9 +88,9 @@ class Moon(FedAvg):
         return linear_layers(HEAD, self.config.projection_width, len(self.classes))
 
     @property
-    def shared_layers(self) -> Layers:
+    def network_layers(self) -> Layers:
         """The whole network."""
-        return {**super().shared_layers, **self.projection_layers}
+        return {**super().network_layers, **self.projection_layers}
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return z (B, D), the input of the head."""

@@ -35,7 +35,7 @@ from torch.nn import functional
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.method import CountsWith
-from methods.networks.layers import Parameters, linear, linear_start
+from methods.networks.layers import Parameters, linear, linear_layers, linear_start, specs
 from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
@@ -111,11 +111,8 @@ class AttentionGate(Gate):
 
     def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return four d_gating x d_gating projections with bias."""
-        arrays: dict[str, m.TensorSpec] = {}
-        for name in PROJECTIONS:
-            arrays[f"gate.{name}.weight"] = m.TensorSpec((self.dim, self.dim))
-            arrays[f"gate.{name}.bias"] = m.TensorSpec((self.dim,))
-        return arrays
+        each = [linear_layers(f"gate.{name}", self.dim, self.dim) for name in PROJECTIONS]
+        return specs({name: layer for layers in each for name, layer in layers.items()})
 
     def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features; the image is the query, experts are keys and values."""
@@ -156,10 +153,7 @@ class LinearGate(Gate):
 
     def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return one row and one bias an expert."""
-        return {
-            "gate.linear.weight": m.TensorSpec((self.experts, self.dim)),
-            "gate.linear.bias": m.TensorSpec((self.experts,)),
-        }
+        return specs(linear_layers("gate.linear", self.dim, self.experts))
 
     def mix(self, parameters: Parameters, image: Tensor, experts: Tensor) -> Tensor:
         """Return enhanced text features: one weighted mean of the experts' for each image."""
@@ -308,11 +302,8 @@ class PFedMoAP(PromptMethod):
         start = view.broadcast[CONTEXT]
         gate = self._gate_of(view.broadcast, view.personal)
         if view.experts and not self.is_decoupled:
-            names = tuple(gate)
-            groups = (
-                m.ParameterGroup((CONTEXT,)),
-                m.ParameterGroup(names, self.config.gate_learning_rate),
-            )
+            own = m.ParameterGroup(tuple(gate), self.config.gate_learning_rate)
+            groups = (m.ParameterGroup((CONTEXT,)), own)
             objective = self._objective(view.experts, self.classes)
             begin = {CONTEXT: start, **gate}
             trained = trainer.fit(objective, begin, data.arrays, groups=groups, rng=rng)

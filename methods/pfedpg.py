@@ -141,13 +141,9 @@ class PFedPG(MethodDefaults):
     ) -> m.LocalResult:
         """Train prompts and head together, upload the prompts' change, keep the head."""
         before = view.broadcast[PROMPTS]
-        trained = trainer.fit(
-            BatchObjective(self.cross_entropies),
-            {PROMPTS: before, **view.personal},
-            data.arrays,
-            groups=(m.ParameterGroup((PROMPTS, *view.personal)),),
-            rng=rng,
-        )
+        objective, start = BatchObjective(self.cross_entropies), {PROMPTS: before, **view.personal}
+        groups = (m.ParameterGroup(tuple(start)),)
+        trained = trainer.fit(objective, start, data.arrays, groups=groups, rng=rng)
         head = {name: trained[name] for name in view.personal}
         return m.LocalResult({PROMPTS: trained[PROMPTS] - before}, None, head)
 

@@ -46,7 +46,6 @@ from methods.networks.mixture import GATE, Gate, GateConfig, Mixture, stacked
 OWN = f"{GATE}own"
 """Name under which a client keeps the number of its own expert."""
 
-
 VARIANTS = tuple(
     # One base of each kind.
     {"base": base, "base_options": {"network": "features"}}

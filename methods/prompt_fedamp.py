@@ -77,17 +77,14 @@ class PromptFedAMP(PromptMethod):
     config: Config
     has_personal_state = True
     visibility = m.Visibility.PER_CLIENT
+    averaged = frozenset[str]()
+    """Nothing: every client gets a message of its own."""
 
     @property
     def alpha(self) -> float:
         """alpha_k."""
         given = self.config.alpha
         return self.config.sigma / self.task.population if given is None else given
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: every client gets a message of its own."""
-        return frozenset()
 
     def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return the client's message, the first prompt before it has one."""

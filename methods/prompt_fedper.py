@@ -72,22 +72,17 @@ class PromptFedPer(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train both parts together, upload the base's change, keep the rest."""
-        base = view.broadcast[CONTEXT]
-        objective = PromptObjective(
+        return self.train(view, data, trainer, rng, own={PERSONAL: view.personal[PERSONAL]})
+
+    def training_objective(self) -> m.Objective:
+        """Return cross-entropy of the prediction with base and own part joined."""
+        parts = (CONTEXT, PERSONAL)
+        return PromptObjective(
             self.encoder,
             self.classes,
-            frozenset({CONTEXT, PERSONAL}),
-            lambda parameters: torch.cat((parameters[CONTEXT], parameters[PERSONAL])),
+            frozenset(parts),
+            lambda parameters: torch.cat([parameters[part] for part in parts]),
         )
-        trained = trainer.fit(
-            objective,
-            {CONTEXT: base, PERSONAL: view.personal[PERSONAL]},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT, PERSONAL)),),
-            rng=rng,
-        )
-        update = {CONTEXT: trained[CONTEXT] - base}
-        return m.LocalResult(update, None, {PERSONAL: trained[PERSONAL]})
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, C) under the global base and the own part, which it needs."""

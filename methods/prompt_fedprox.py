@@ -46,10 +46,8 @@ class PromptFedProx(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train the broadcast prompt, pulled back to it, and upload its change."""
-        start = view.broadcast[CONTEXT]
-        pull = pull_near(as_tensor(start, self.encoder.backbone), self.config.mu)
-        context = self.train_prompt(start, data, trainer, rng, penalty=pull)
-        return m.LocalResult({CONTEXT: context - start}, None, view.personal)
+        start = as_tensor(view.broadcast[CONTEXT], self.encoder.backbone)
+        return self.train(view, data, trainer, rng, penalty=pull_near(start, self.config.mu))
 
 
 build = PromptFedProx.built

@@ -17,7 +17,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from methods.interface import method as m
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,10 @@ class PromptFLFineTuned(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.Arrays:
         """Train the last global prompt on the client's own data."""
-        return trainer.fit(
-            PromptObjective(self.encoder, self.classes),
-            {CONTEXT: view.broadcast[CONTEXT]},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT,), self.config.finetune_learning_rate),),
-            rng=rng,
-            steps=self.config.finetune_steps,
-        )
+        objective, start = self.training_objective(), {CONTEXT: view.broadcast[CONTEXT]}
+        groups = (m.ParameterGroup((CONTEXT,), self.config.finetune_learning_rate),)
+        steps = self.config.finetune_steps
+        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
 
 
 build = PromptFLFineTuned.built

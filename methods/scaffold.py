@@ -40,12 +40,9 @@ from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
-from methods.networks.method import blocks
+from methods.networks.method import ROWS, blocks
 
 CONTROL = "control."
-AT_ONCE = 256
-"""Examples whose gradient torch takes at once; changes memory only."""
-
 
 VARIANTS = ({"network": "features", "control": "first"},)
 
@@ -71,11 +68,8 @@ class Scaffold(FedAvg):
     has_personal_state = True
     plain_sgd = True
     units = CLIENT_ONLY
-
-    @property
-    def averaged(self) -> frozenset[str]:
-        """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
-        return frozenset()
+    averaged = frozenset[str]()
+    """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the network, averaged plainly, and the change of the control variates, summed."""
@@ -139,7 +133,7 @@ class Scaffold(FedAvg):
         parameters = {n: tensor.requires_grad_() for n, tensor in self.tensors(model).items()}
         count = len(examples["labels"])
         sums = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
-        for some in blocks(examples, AT_ONCE):
+        for some in blocks(examples, ROWS):
             share = self.cross_entropies(parameters, self.tensors(some)).sum() / count
             slopes = torch.autograd.grad(share, tuple(parameters.values()))
             sums = {n: sums[n] + slope for n, slope in zip(parameters, slopes, strict=True)}

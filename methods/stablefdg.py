@@ -59,7 +59,7 @@ from methods.interface.method import CountsWith
 from methods.networks.draws import Draws
 from methods.networks.extractors import Change, ClipTower, Cnn, NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.method import HEAD, BatchObjective, blocks
+from methods.networks.method import HEAD, MAPS, BatchObjective, blocks
 
 MEAN, MEAN_DEVIATION = "style.mean", "style.mean_deviation"
 SPREAD, SPREAD_DEVIATION = "style.spread", "style.spread_deviation"
@@ -124,8 +124,6 @@ def beyond(part: Tensor, count: int, extrapolation: float) -> Tensor:
 
 
 QUERY, KEY, ATTENDED = "highlighter.query", "highlighter.key", "attended.weight"
-AT_ONCE = 64
-"""Images whose maps are in memory at once; changes memory only."""
 
 READING = (
     "the authors have it on ResNets; what a layer and the last map of a transformer are is ours"
@@ -233,20 +231,13 @@ class StableFDG(FedAvg):
             return seen
 
         with torch.no_grad():
-            for block in blocks({"pixels": data.arrays["pixels"]}, AT_ONCE):
+            for block in blocks({"pixels": data.arrays["pixels"]}, MAPS):
                 inputs = self.extractor.inputs(self.tensors(block))
                 self.staged.through(model, inputs, {1: keep})
         styles = torch.cat(found)
-        parts = [
-            part.float().cpu().numpy() for part in (styles.mean(0), styles.std(0, correction=0))
-        ]
-        (mean, spread), (mean_deviation, spread_deviation) = (np.split(part, 2) for part in parts)
-        return {
-            MEAN: mean,
-            MEAN_DEVIATION: mean_deviation,
-            SPREAD: spread,
-            SPREAD_DEVIATION: spread_deviation,
-        }
+        parts = torch.cat((styles.mean(0), styles.std(0, correction=0))).float().cpu().numpy()
+        names = (MEAN, SPREAD, MEAN_DEVIATION, SPREAD_DEVIATION)
+        return dict(zip(names, np.split(parts, 4), strict=True))
 
     def styled_losses(
         self, draws: Draws, other: m.Arrays | None, parameters: Parameters, batch: Parameters

@@ -36,8 +36,8 @@ from torch import Tensor
 from methods.interface import method as m
 from methods.interface.method import CountsUpTo
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers, Parameters
-from methods.networks.method import CentralisedMethod, blocks
+from methods.networks.layers import Parameters
+from methods.networks.method import ROWS, CentralisedMethod, blocks
 
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
 
@@ -48,7 +48,6 @@ SUM: Final = "swad.sum."
 """Prefix: the settled segments' sum, or a copy of the valley's first one while the count is 0."""
 RECENT: Final = "swad.recent."
 """Prefix: the last max(N_s, N_e) segments, oldest first, zeros while there are fewer."""
-ROWS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -170,11 +169,6 @@ class Swad(CentralisedMethod):
     config: Config
 
     @property
-    def personal_layers(self) -> Layers:
-        """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
-
-    @property
     def _kept(self) -> int:
         return max(self.config.optimum_patience, self.config.overfit_patience)
 
@@ -201,7 +195,7 @@ class Swad(CentralisedMethod):
             data.arrays["labels"], self.config.validation_share, int(view.personal[SPLIT])
         )
         rest = m.Examples({name: array[~held] for name, array in data.arrays.items()})
-        mean = _StepMean({})
+        mean = _StepMean()
         trained = self.train(view, rest, trainer, rng, after_step=mean.add)
         rows = held if held.any() else ~held
         loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
@@ -288,8 +282,8 @@ def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.b
 class _StepMean:
     """The mean of the trained tensors over all steps of a fit."""
 
-    def __init__(self, sums: dict[str, Tensor]) -> None:
-        self._sums, self._steps = sums, 0
+    def __init__(self) -> None:
+        self._sums, self._steps = dict[str, Tensor](), 0
 
     def add(self, trained: Parameters) -> None:
         """Add the tensors after a step, without a change."""

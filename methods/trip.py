@@ -68,7 +68,6 @@ BETA_EXPONENT = 0.2 - 1
 SEQUENCES = 2048
 """Texts that torch encodes at once in prediction; changes memory only."""
 
-
 VARIANTS = ({"router": "learnable"}, {"router": "random"})
 
 
@@ -164,10 +163,8 @@ class Trip(PromptMethod):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
-        start = {name: view.broadcast[name] for name in self.shared_spec()}
-        groups = (m.ParameterGroup(tuple(start)),)
-        trained = trainer.fit(self.training_objective(), start, data.arrays, groups=groups, rng=rng)
-        return m.LocalResult({n: trained[n] - start[n] for n in start}, None, view.personal)
+        groups = (m.ParameterGroup(tuple(self.shared_spec())),)
+        return self.train(view, data, trainer, rng, groups=groups)
 
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
@@ -187,14 +184,10 @@ class Trip(PromptMethod):
         """Return CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
         backbone = self.encoder.backbone
         tensors = as_tensors(batch, backbone)
-        parameters = {
-            name: as_tensor(view.broadcast[name], backbone) for name in self.shared_spec()
-        }
         prompts = as_tensor(view.broadcast.get(AVERAGE, view.broadcast[EXPERTS]), backbone)
         logits = tensors["features"].new_empty((len(tensors["features"]), len(classes)))
         with torch.no_grad():
-            shares = self.router.shares(parameters, tensors, training=False)
-            distinct, which = _distinct(shares)
+            distinct, which = _distinct(self.shares(view, tensors))
             size = max(1, SEQUENCES // len(classes))
             for start in range(0, len(distinct), size):
                 rows = torch.nonzero((which >= start) & (which < start + size))[:, 0]
@@ -207,14 +200,15 @@ class Trip(PromptMethod):
         self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32] | None:
         """Return the shares pi of Eq. 8 that prediction uses, (n, M)."""
-        backbone = self.encoder.backbone
-        tensors = as_tensors(batch, backbone)
-        parameters = {
-            name: as_tensor(view.broadcast[name], backbone) for name in self.router.spec()
-        }
-        with torch.no_grad():
-            shares = self.router.shares(parameters, tensors, training=False)
+        shares = self.shares(view, as_tensors(batch, self.encoder.backbone))
         return shares.cpu().numpy().astype(np.float32)
+
+    def shares(self, view: m.ClientView, batch: Parameters) -> Tensor:
+        """Return a prediction's shares pi of Eq. 8, (n, M), without gradients."""
+        layer = {name: view.broadcast[name] for name in self.router.spec()}
+        with torch.no_grad():
+            parameters = as_tensors(layer, self.encoder.backbone)
+            return self.router.shares(parameters, batch, training=False)
 
     def training_objective(self) -> m.Objective:
         """Return Eq. 12 and the router's balance; each image has a prompt of its own."""

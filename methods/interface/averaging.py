@@ -7,12 +7,16 @@ adding the average of what changed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def plus_change(state: m.Arrays, change: m.Arrays) -> m.Arrays:
@@ -38,12 +42,39 @@ class AveragedMethod(MethodDefaults):
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Train what was broadcast and upload its change."""
-        groups = (m.ParameterGroup(tuple(view.broadcast)),)
-        objective = self.training_objective()
-        trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
-        return m.LocalResult(
-            {n: trained[n] - view.broadcast[n] for n in view.broadcast}, None, view.personal
+        return self.train(view, data, trainer, rng)
+
+    def train(
+        self,
+        view: m.ClientView,
+        data: m.Examples,
+        trainer: m.Trainer,
+        rng: m.Rng,
+        *,
+        own: m.Arrays | None = None,
+        groups: Sequence[m.ParameterGroup] | None = None,
+        objective: m.Objective | None = None,
+        penalty: m.Penalty | None = None,
+        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> m.LocalResult:
+        """Return the change of what is shared, and `own` arrays after training beside it.
+
+        `groups` is None for all that was broadcast and all own arrays, `objective` for the method's
+        own, and `own` for personal state as it was. The rest are arguments of `Trainer.fit`.
+        """
+        start = {**view.broadcast, **({} if own is None else own)}
+        trained = trainer.fit(
+            self.training_objective() if objective is None else objective,
+            start,
+            data.arrays,
+            groups=(m.ParameterGroup(tuple(start)),) if groups is None else groups,
+            rng=rng,
+            penalty=penalty,
+            after_step=after_step,
         )
+        update = {name: trained[name] - view.broadcast[name] for name in self.shared_spec()}
+        kept = view.personal if own is None else {name: trained[name] for name in own}
+        return m.LocalResult(update, None, kept)
 
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng

@@ -186,11 +186,9 @@ class Objective(Protocol):
     @property
     def encoder_parameters(self) -> frozenset[str]:
         """Names of the parameters that `encode` reads; `losses` may read any."""
-        ...
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the data-free part, e.g. `{"text": (C, d)}`; empty where there is none."""
-        ...
 
     def losses(
         self,
@@ -202,7 +200,6 @@ class Objective(Protocol):
 
         Row i depends on example i alone, unless the method `couples_examples`.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -222,7 +219,6 @@ class Trainer(Protocol):
     @property
     def learning_rate(self) -> float:
         """The learning rate of this round, for corrections that depend on it (SCAFFOLD)."""
-        ...
 
     @property
     def charged_steps(self) -> int | None:
@@ -231,11 +227,9 @@ class Trainer(Protocol):
         A method that fits twice divides them. Under `dp_sgd` it cannot learn its number of
         examples.
         """
-        ...
 
     def steps_for(self, num_examples: int) -> int:
         """Return the steps of one fit over this many examples, where `fit` gets no `steps`."""
-        ...
 
     def fit(
         self,
@@ -265,7 +259,6 @@ class Trainer(Protocol):
         Returns:
             The parameters after training, new arrays.
         """
-        ...
 
 
 Unit = Literal["client", "record"]
@@ -402,17 +395,14 @@ class Method(Protocol):
     @property
     def needs(self) -> frozenset[Need]:
         """What the data layer must provide, and may cache."""
-        ...
 
     @property
     def pixel_size(self) -> int | None:
         """Side S of the images behind `pixels`; None for the size that the frozen model takes."""
-        ...
 
     @property
     def visibility(self) -> Visibility:
         """What `server_update` must be shown."""
-        ...
 
     @property
     def units(self) -> frozenset[Unit]:
@@ -421,7 +411,6 @@ class Method(Protocol):
         Always the client: noise covers its whole upload. The record too, if only noised steps see
         data, and each step's loss is a sum over records.
         """
-        ...
 
     @property
     def couples_examples(self) -> bool:
@@ -429,17 +418,14 @@ class Method(Protocol):
 
         Then a bound on one example's gradient does not bound what that example changes.
         """
-        ...
 
     @property
     def has_personal_state(self) -> bool:
         """Whether a client keeps anything from round to round."""
-        ...
 
     @property
     def decouples(self) -> bool:
         """Whether personal parts can be trained after the last release only."""
-        ...
 
     @property
     def plain_sgd(self) -> bool:
@@ -447,12 +433,10 @@ class Method(Protocol):
 
         Then no other optimiser is valid, and no momentum.
         """
-        ...
 
     @property
     def learns(self) -> bool:
         """Whether training changes anything."""
-        ...
 
     @property
     def learns_one_class(self) -> bool:
@@ -461,12 +445,10 @@ class Method(Protocol):
         A loss over all the task's classes teaches this. A loss that only contrasts the examples of
         a batch, or their classes, does not.
         """
-        ...
 
     @property
     def centralised(self) -> bool:
         """Whether one party holds all data: no federation, nothing shared, one client only."""
-        ...
 
     @property
     def anchored(self) -> bool:
@@ -475,7 +457,6 @@ class Method(Protocol):
         Then several rounds of one client are not one longer training. The platform reads this for
         methods without personal state only.
         """
-        ...
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -483,17 +464,14 @@ class Method(Protocol):
 
         Any server optimiser may replace that step (`methods.interface.server_optimizers`).
         """
-        ...
 
     @property
     def closed_classes(self) -> bool:
         """Whether there is an output for each class of the task and for no other."""
-        ...
 
     @property
     def has_public_jacobian(self) -> bool:
         """Whether `public_jacobian` gives one."""
-        ...
 
     def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
         """Return how predictions move with the shared tensors, (m, d); None if unknown.
@@ -502,7 +480,6 @@ class Method(Protocol):
         data (`methods.interface.subspace`). Columns are all shared tensors, flat, in the order of
         their names.
         """
-        ...
 
     def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
         """Return the gradient (n, d) of each public example's training loss at a broadcast.
@@ -510,7 +487,6 @@ class Method(Protocol):
         Columns are those of `public_jacobian`; None where that is None. Terms of the loss that see
         no example are left out.
         """
-        ...
 
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the method keeps of each example; the platform calls this before training.
@@ -524,19 +500,15 @@ class Method(Protocol):
         Returns:
             What `client_update` and `predict` get in place of `arrays`.
         """
-        ...
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return what is summed over clients; empty for local methods, which send nothing."""
-        ...
 
     def pool_policy(self) -> PoolPolicy | None:
         """Return how the method uses the expert pool; None if it uses no pool."""
-        ...
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return server state before the first round."""
-        ...
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
@@ -545,23 +517,19 @@ class Method(Protocol):
 
         `shared_rng` is the same for all clients.
         """
-        ...
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
         """Return what is sent to a client; `client` matters to `PER_CLIENT` methods only."""
-        ...
 
     def client_update(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> LocalResult:
         """Train on one client. `trainer` alone reads the data."""
-        ...
 
     def server_update(
         self, state: Arrays, aggregate: Aggregate, pool: Sequence[Arrays], rng: np.random.Generator
     ) -> Arrays:
         """Return the next server state; `pool` holds this round's entries, without owners."""
-        ...
 
     def contribute(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
@@ -573,19 +541,16 @@ class Method(Protocol):
         Returns:
             An empty update, the entry, and the personal state that the entry was made from.
         """
-        ...
 
     def personalise(
         self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
     ) -> Arrays:
         """Return personal state after the last release; nothing that follows leaves the client."""
-        ...
 
     def predict(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, len(classes)) of a batch for the given class names."""
-        ...
 
     def expert_weights(
         self, view: ClientView, batch: Arrays, classes: Sequence[str]
@@ -597,4 +562,3 @@ class Method(Protocol):
             where those come from the pool, else in one order for all clients. None for a method
             without experts, or for a client that has none yet.
         """
-        ...

@@ -59,14 +59,9 @@ class TableMethod(SplitMethod):
     has_personal_state = True
 
     @property
-    def shared_layers(self) -> Layers:
-        """Nothing of the network."""
-        return {}
-
-    @property
     def personal_layers(self) -> Layers:
         """The whole network."""
-        return {**self.extractor.layers, **self.head_layers}
+        return self.network_layers
 
     @property
     def row_width(self) -> int:

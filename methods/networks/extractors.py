@@ -392,6 +392,10 @@ class _FreshHead:
         """Return a linear head from its features to classes."""
         return linear_layers(prefix, self.width, len(classes))
 
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return all numbers of an input."""
+        return inputs.flatten(1)
+
 
 @dataclass(frozen=True)
 class Cnn(_FreshHead):
@@ -452,10 +456,6 @@ class Cnn(_FreshHead):
             hidden = changes[layer](hidden) if layer in changes else hidden
         flat = linear(parameters, "extractor.fc", hidden.flatten(1))
         return functional.relu(flat), hidden
-
-    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return the pixels."""
-        return inputs.flatten(1)
 
 
 @dataclass(frozen=True)
@@ -543,10 +543,6 @@ class OnFeatures(_FreshHead):
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return features (B, D)."""
         return functional.relu(linear(parameters, "extractor.fc", inputs))
-
-    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return the CLIP features."""
-        return inputs
 
 
 Extractor = Cnn | FastText | OnFeatures | ClipTower

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -71,15 +72,21 @@ class SplitMethod(MethodDefaults):
     has_personal_state = False
     closed_classes = True
 
-    @property
+    @cached_property
     def head_layers(self) -> Layers:
-        """A linear head from features to classes."""
+        """A linear head from features to classes; kept, as CLIP's text tower may make it."""
         return self.extractor.head_layers(HEAD, self.classes)
 
     @property
+    def network_layers(self) -> Layers:
+        """The whole network: extractor and head."""
+        return {**self.extractor.layers, **self.head_layers}
+
+    @property
     def shared_layers(self) -> Layers:
-        """Layers that are averaged over clients."""
-        raise NotImplementedError
+        """Layers that are averaged over clients: all of the network that is not personal."""
+        own = self.personal_layers
+        return {name: layer for name, layer in self.network_layers.items() if name not in own}
 
     @property
     def personal_layers(self) -> Layers:
@@ -193,7 +200,7 @@ class SplitMethod(MethodDefaults):
             logits = self.logits(self.tensors(self.whole_model_of(view)), self.tensors(batch))
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
-    def whole_model_of(self, view: m.ClientView) -> dict[str, NDArray[Any]]:
+    def whole_model_of(self, view: m.ClientView) -> m.Arrays:
         """Return the client's network; without a personal part the shared one is refused."""
         model = self.model_of(view)
         if not model.keys() >= self.personal_layers.keys():
@@ -239,9 +246,9 @@ class CentralisedMethod(SplitMethod):
     centralised = True
 
     @property
-    def shared_layers(self) -> Layers:
-        """Nothing is shared."""
-        return {}
+    def personal_layers(self) -> Layers:
+        """The whole network, so that nothing is shared."""
+        return self.network_layers
 
     @property
     def tower(self) -> ClipTower:
@@ -299,6 +306,8 @@ def blocks(arrays: m.Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
 
 ROWS = 256
 """Examples that torch computes at once; changes memory only."""
+MAPS = 64
+"""Images whose maps or spectra are in memory at once; changes memory only."""
 
 
 def rows_of(

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from methods.errors import MethodError
 from methods.interface import method as m
-from methods.networks.layers import Parameters, linear_start
+from methods.networks.layers import Parameters, linear_layers, linear_start, specs
 
 DISCARDED = -1
 """Label of a token that no cluster keeps."""
@@ -350,8 +350,7 @@ class LearnedRouter:
 
     def spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the layer's specs, averaged over clients."""
-        shapes = {WEIGHT: (self.experts, self.width), BIAS: (self.experts,)}
-        return {name: m.TensorSpec(shape) for name, shape in shapes.items()}
+        return specs(linear_layers("router", self.width, self.experts))
 
     def init(self, rng: m.Rng) -> dict[str, NDArray[np.float32]]:
         """Return uniform in +-1/sqrt(width), as torch's linear layers start."""

@@ -274,18 +274,13 @@ class PromptMethod(AveragedMethod):
         rng: m.Rng,
         *,
         penalty: m.Penalty | None = None,
-        after_step: Callable[[Parameters], None] | None = None,
     ) -> NDArray[Any]:
         """Train a context (l, token width) alone by cross-entropy on the client's data."""
-        return trainer.fit(
-            PromptObjective(self.encoder, self.classes),
-            {CONTEXT: context},
-            data.arrays,
-            groups=(m.ParameterGroup((CONTEXT,)),),
-            rng=rng,
-            penalty=penalty,
-            after_step=after_step,
-        )[CONTEXT]
+        objective = PromptObjective(self.encoder, self.classes)
+        start, groups = {CONTEXT: context}, (m.ParameterGroup((CONTEXT,)),)
+        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, penalty=penalty)[
+            CONTEXT
+        ]
 
     def prompt_logits(
         self, context: NDArray[Any], batch: m.Arrays, classes: Sequence[str]

@@ -260,7 +260,7 @@ def test_option_one_is_the_gradient_of_all_data_where_the_round_began(monkeypatc
     personal = method.init_client(rng(1), rng(2))
     seen = []
     for at_once in (256, 3):
-        monkeypatch.setattr(scaffold, "AT_ONCE", at_once)
+        monkeypatch.setattr(scaffold, "ROWS", at_once)
         view = ClientView(state, personal=personal)
         seen.append(method.client_update(view, data, trainer(steps=4), rng(3)).personal)
     step = fedavg_of().client_update(ClientView(state), data, whole_batch(1, 0.5), rng()).update

@@ -52,7 +52,7 @@ def test_each_example_is_trained_under_its_own_domains_key(three, mixed):
     """Example by example: the prompt of its domain alone, and the domain's name."""
     method = build(three, domain_weight=0.7)
     state = {name: torch.tensor(value) for name, value in draw_state(method).items()}
-    objective = method._objective(three.classes)
+    objective = method.training_objective()
     batch = {name: torch.tensor(value) for name, value in mixed.arrays.items()}
     with torch.no_grad():
         losses = objective.losses(state, objective.encode(state), batch)

@@ -14,7 +14,7 @@ from methods import ClientView, Examples, Task, fedcocoop, fedmaple, fedtpg, pro
 from methods.clip.adapter import load_backbone
 from methods.fedcocoop import MetaNet
 from methods.fedmaple import BIAS, CONTEXTS, PATCHES, WEIGHT
-from methods.fedtpg import QUERIES, Config, generated, shapes_of
+from methods.fedtpg import QUERIES, Config, generated, layers_of
 from methods.networks.layers import norm
 from methods.prompts.prompt import CONTEXT, PromptConfig, as_tensor, build_encoder
 from platform.contract.examples import draw_examples
@@ -164,13 +164,14 @@ def test_the_paper_s_depth_of_nine_or_the_shallower_tower(deep_task, task, tmp_p
 
 def test_the_published_size():
     """Width and features of 512, four tokens: 4,206,080 numbers."""
-    assert sum(map(math.prod, shapes_of(Config(), 512, 512).values())) == 4_206_080
+    layers = layers_of(Config(), 512, 512).values()
+    assert sum(math.prod(layer.shape) for layer in layers) == 4_206_080
 
 
 def test_the_attention_is_torchs():
     """Oracle: torch's multi-head attention, then the layers as they are written down."""
-    shapes = shapes_of(Config(context_tokens=3), 8, 6)
-    net = {n: torch.tensor(rng(i).normal(size=s)) for i, (n, s) in enumerate(shapes.items())}
+    layers = layers_of(Config(context_tokens=3), 8, 6)
+    net = {n: torch.tensor(rng(i).normal(size=s.shape)) for i, (n, s) in enumerate(layers.items())}
     names = torch.tensor(rng(50).normal(size=(5, 6)))
     oracle = nn.MultiheadAttention(8, 4, kdim=6, vdim=6, batch_first=True, dtype=torch.float64)
     with torch.no_grad():
