@@ -230,11 +230,13 @@ def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
 def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
     """Return runs by panel and line; a line's name tells how it differs from the others."""
     left_out = (HELD_OUT, *without)
-    names = line_names(list(dict.fromkeys(label_of(run, left_out) for run in runs)))
+    names = line_names(
+        list(dict.fromkeys(label_of(run.method, run.axes, left_out) for run in runs))
+    )
     found: Groups = {}
     for run in runs:
         lines = found.setdefault(group_of(run.config, runs), {})
-        lines.setdefault(names[label_of(run, left_out)], []).append(run)
+        lines.setdefault(names[label_of(run.method, run.axes, left_out)], []).append(run)
     return found
 
 
@@ -346,7 +348,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
             # A point for each privacy setting of a line's runs.
             settings: dict[Label, list[RunNumbers]] = {}
             for run in runs:
-                settings.setdefault(label_of(run), []).append(run)
+                settings.setdefault(label_of(run.method, run.axes), []).append(run)
             points = []
             for of in settings.values():
                 spent = [value for run in of if (value := run.epsilon(adversary)) is not None]
