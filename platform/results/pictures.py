@@ -90,13 +90,12 @@ Groups = dict[str, dict[str, list[RunNumbers]]]
 
 def run_pictures(run: RunNumbers) -> dict[str, tuple[Picture, ...]]:
     """Return the pictures of a run by kind; a kind without numbers has no pictures."""
-    makers: dict[str, Callable[[RunNumbers], Picture | None]] = {
-        "curves": _curves_of_run,
-        "tradeoff": _tradeoff_of_run,
-        "clients": _clients_of_run,
-        "experts": _experts_of_run,
+    made = {
+        "curves": _curves_of_run(run),
+        "tradeoff": _tradeoff_of_run(run),
+        "clients": _clients_of_run(run),
+        "experts": _experts_of_run(run),
     }
-    made = {kind: maker(run) for kind, maker in makers.items()}
     return {kind: () if picture is None else (picture,) for kind, picture in made.items()}
 
 
@@ -441,8 +440,7 @@ def _over_axes(runs: Runs) -> list[Picture | None]:
     for run in runs:
         for key, value in run.axes:
             axes.setdefault(key, {})[value] = None
-    taken = ("curves", "tradeoff", "final", "clients", "experts", "axes", "holdings")
-    names, found = last_parts(list(axes), taken), list[Picture | None]()
+    names, found = last_parts(list(axes), ABSENT), list[Picture | None]()
     for key, values in axes.items():
         try:
             is_numeric = all(math.isfinite(float(value)) for value in values)
