@@ -193,7 +193,7 @@ def rows_of(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[Row]:
             **dict(zip(KEY, key, strict=True)),
             "own": percent(scores["local"]),
             **{name: percent(scores.get(name)) for name in shown},
-            "epsilon_server": str(record.epsilon["server"]),
+            "epsilon_server": str(record.epsilon("server")),
             "seconds": round(_seconds(outcome), 1),
             "local_own": percent(scores.get("local_twin")),
         }

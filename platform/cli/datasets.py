@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import typer
 
-from platform.agreement import Agreed
 from platform.cli.ending import BAD_INPUT
 from platform.cli.output import Said, Whole, answer, brief, console, progress_bar, table
 from platform.config import RunConfig, load_config
@@ -48,7 +47,7 @@ from platform.results.charts import (
     write_picture,
 )
 from platform.results.pictures import ABSENT, files_of, run_pictures, sweep_pictures, write_pictures
-from platform.results.reading import is_sweep, numbers_of, read_runs, read_sweep_runs
+from platform.results.reading import SWEEP_FILE, numbers_of, read_runs, read_sweep_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -133,10 +132,10 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
         require_drawable(plot)
     run = load_config(config, overrides)
     data = load_task_data(run)
-    held = holdings(data)
-    title = title_of(run, data)
+    picture = holdings_picture(run, data)
+    held = picture.held
     if plot is not None:
-        write_picture(HoldingsPicture(held=held, classes=data.classes, title=title), plot)
+        write_picture(picture, plot)
     said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)
@@ -160,7 +159,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
         else:
             row += [holding.classes, _most(holding.train, data.classes)]
         rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
-    said.append(table(title, columns, rows))
+    said.append(table(picture.title, columns, rows))
     if full:
         said.append(f"of each class: {' / '.join(TITLES[part] for part in parts)} {what}")
     if new := sum(holding.is_new for holding in held):
@@ -248,13 +247,12 @@ _NAME: Final = 1.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class HoldingsPicture:
+class HoldingsPicture(Picture):
     """What each client, of at least one, holds of the classes that are dealt out."""
 
+    name: str = "holdings"
     held: Sequence[Holding] = field(repr=False)
     classes: Sequence[str]
-    title: str
-    name: str = "holdings"
 
     def figure(self) -> Figure:
         """Return the figure."""
@@ -284,6 +282,11 @@ class HoldingsPicture:
         least = max(0.14 * min(len(self.held), MOST_NAMES), 1.5)
         across = max(0.13 * min(len(self.classes), MOST_NAMES), 1.5)
         return fitted(figure, {left: (across, least), right: (1.0, least)})
+
+
+def holdings_picture(run: RunConfig, data: TaskData) -> HoldingsPicture:
+    """Return the picture of what clients hold of a configuration's data."""
+    return HoldingsPicture(held=holdings(data), classes=data.classes, title=title_of(run, data))
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:
@@ -323,7 +326,7 @@ def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
 HOLDINGS: Final = "holdings"
 OUTPUTS: Final = Path("pictures")
 OF_RUN: Final = ("curves", "tradeoff", "clients", "experts", HOLDINGS)
-OF_SWEEP: Final = ("curves", "tradeoff", "final", "clients", "experts", "axes", HOLDINGS)
+OF_SWEEP: Final = tuple(ABSENT)
 _DEALT: Final = "its runs deal out images in {} ways; valid for holdings is one RUN of them"
 
 
@@ -338,7 +341,7 @@ def plot_command(
 ) -> None:
     """Draw a run or a sweep; nothing is written if an option is refused or a file exists."""
     kinds = kinds or ()
-    of_sweep = is_sweep(Path(name))
+    of_sweep = (Path(name) / SWEEP_FILE).is_file()
     valid = OF_SWEEP if of_sweep else OF_RUN
     for kind in kinds:
         if kind not in valid:
@@ -367,13 +370,22 @@ def plot_command(
                 "not begun; drawn as far as they have come"
             )
     else:
-        (agreed,) = _read_run(name, storage)
+        try:
+            (agreed,) = read_runs(storage, [name])
+        except UnknownRun as error:
+            if not Path(name).is_dir():
+                raise
+            raise UnknownRun(
+                f"{error}; as SWEEP: the folder {name!r} has no sweep.json, which the "
+                "`sweep` command that made it writes anew"
+            ) from error
         run = numbers_of(agreed)
         folder, whose, configs = run.run_id, f"run {run.run_id}", [agreed.config]
         found = run_pictures(run)
         remark = "" if run.finished else "the run has not finished; drawn as far as it has come"
-    has_holdings = draws_holdings and len(configs) == 1
-    found[HOLDINGS] = _holdings(configs[0]) if has_holdings else ()
+    found[HOLDINGS] = ()
+    if draws_holdings and len(configs) == 1 and configs[0].task.dataset != HELD:
+        found[HOLDINGS] = (holdings_picture(configs[0], load_task_data(configs[0])),)
     missing = {kind: ABSENT[kind] for kind in valid if not found.get(kind)} | missing
     there = [kind for kind, made in found.items() if made]
     for kind in kinds:
@@ -394,27 +406,6 @@ def plot_command(
         *([f"note: {remark}"] if remark else []),
         as_json=as_json,
     )
-
-
-def _read_run(name: str, storage: str) -> list[Agreed]:
-    try:
-        return read_runs(storage, [name])
-    except UnknownRun as error:
-        if Path(name).is_dir():
-            raise UnknownRun(
-                f"{error}; as SWEEP: the folder {name!r} has no sweep.json, which the "
-                "`sweep` command that made it writes anew"
-            ) from error
-        raise
-
-
-def _holdings(config: RunConfig) -> tuple[Picture, ...]:
-    """Return the picture of what clients hold, dealt out anew from the configuration."""
-    if config.task.dataset == HELD:
-        return ()
-    data = load_task_data(config)
-    title = title_of(config, data)
-    return (HoldingsPicture(held=holdings(data), classes=data.classes, title=title),)
 
 
 def _files(

@@ -271,13 +271,13 @@ def list_command(storage: str, *, as_json: bool) -> None:
             row["kind"],
             "-" if row["row_shape"] is None else " x ".join(map(str, row["row_shape"])),
             row["images"],
-            _size(row["bytes"]),
+            size(row["bytes"]),
             row["last_used"] or "-",
         )
         for row in found
     ]
     names = ("model", "weights", "kind", "of an image", "images", "size", "last used")
-    total = f"{_size(sum(row['bytes'] for row in found))} in all"
+    total = f"{size(sum(row['bytes'] for row in found))} in all"
     answer(found, table(None, names, rows), total, as_json=as_json)
 
 
@@ -288,12 +288,8 @@ def clear_command(storage: str, *, model: str | None, everything: bool, as_json:
     if model is not None and everything:
         raise ConfigError(f"--all: given beside --model {model!r}; valid is one of the two")
     images, removed = clear(database_file(storage).parent / "cache", model)
-    text = f"deleted what was made of {images:,} images, {_size(removed)}"
+    text = f"deleted what was made of {images:,} images, {size(removed)}"
     answer({"images": images, "bytes": removed}, text, as_json=as_json)
-
-
-def _size(value: int) -> str:
-    return f"{value / 1e9:.2f} GB" if value >= 1e9 else f"{value / 1e6:.1f} MB"
 
 
 def backup_command(file: Path, storage: str, *, as_json: bool) -> None:

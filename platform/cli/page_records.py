@@ -389,16 +389,10 @@ def filter_of(asked: Mapping[str, str]) -> auditing.AuditFilter:
     number = asked.get("round")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")
+    options = {"run": "run_id", "round": "round_number", "text": "detail"}
+    conditions: dict[str, Any] = {options.get(name, name): asked.get(name) for name in FIELDS}
     return auditing.AuditFilter(
-        run_id=asked.get("run"),
-        actor=asked.get("actor"),
-        action=asked.get("action"),
-        round_number=None if number is None else int(number),
-        channel=asked.get("channel"),
-        status=asked.get("status"),
-        since=asked.get("since"),
-        until=asked.get("until"),
-        detail=asked.get("text"),
+        **{**conditions, "round_number": None if number is None else int(number)}
     )
 
 

@@ -174,18 +174,6 @@ HEADLINES: Final = {
 """The one number of each protocol that has more than the client mean."""
 
 
-def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Print a run, once its records prove the numbers that are stated of it."""
-    agreed = agreed_run(run_id, storage)
-    summary = agreed.summary
-    document: Document = summary or {
-        **unfinished_document(agreed),
-        "warnings": claim_warnings(agreed),
-    }
-    said = run_words(document) if summary else _unfinished(document, agreed.records.is_pruned)
-    answer(document, said, as_json=as_json)
-
-
 def _unfinished(document: Document, is_pruned: bool) -> Iterator[Said]:
     over = len(in_rounds(document["rounds"]))
     yield f"run {document['run_id']}: {unfinished_words(document, over)}"
@@ -393,7 +381,9 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     shown = []
     for run in runs:
         config, numbers = run.config, numbers_of(run)
-        facts = config.mechanism.facts
+        facts, gain = config.mechanism.facts, None
+        if numbers.finished:
+            gain = gains(numbers.document)["gain_over_local"]
         shown.append(
             {
                 "run": run.records.run_id,
@@ -402,12 +392,8 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
                 "dataset": config.task.dataset,
                 "rounds": len(in_rounds([row.document for row in run.spending.rounds])),
                 "accuracy": {name: numbers.accuracy[name] for name in MEASURES},
-                "gain_over_local": numbers.document["gain_over_local"]
-                if numbers.finished
-                else None,
-                "gain": _tested(gains(numbers.document)["gain_over_local"])
-                if numbers.finished
-                else None,
+                "gain_over_local": numbers.document.get("gain_over_local"),
+                "gain": None if gain is None else gain.document(),
                 "epsilon": numbers.epsilons,
                 "mechanism": config.privacy.mechanism,
                 "unit": facts.unit,
@@ -433,16 +419,12 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
         difference = paired(first, second)
     return {
         "runs": shown,
-        "difference": _tested(difference),
+        "difference": None if difference is None else difference.document(),
         "differences": differences,
         "epsilons_differ_in": [
             name for name in TERMS if len({json.dumps(one[name]) for one in claiming}) > 1
         ],
     }
-
-
-def _tested(found: Interval | None) -> dict[str, Any] | None:
-    return None if found is None else found.document()
 
 
 def _compared_words(document: Document) -> Iterator[Said]:
@@ -459,7 +441,9 @@ def _compared_words(document: Document) -> Iterator[Said]:
     if any(one["gain"] for one in runs):
         known = [one["gain"] and Interval(**one["gain"]) for one in runs]
         rows.append(("its 95% interval", *(one.bounds() if one else "-" for one in known)))
-        rows.append(("beyond chance", *(one.answer if one else "-" for one in known)))
+        chances = ("no", "yes")
+        tested = (chances[one.is_beyond_chance] if one else "-" for one in known)
+        rows.append(("beyond chance", *tested))
     spent = {f"epsilon for {n}": [epsilon(one["epsilon"][n]) for one in runs] for n in ADVERSARIES}
     if len({tuple(row) for row in spent.values()}) == 1:
         spent = {"epsilon": spent["epsilon for server"]}
@@ -494,7 +478,14 @@ def report_command(
 ) -> None:
     """Print a run in short, or make its privacy budget report if an option asks for one."""
     if format_ is None and not compare and output is None and audit is None:
-        print_report(run_id, storage, as_json=as_json)
+        agreed = agreed_run(run_id, storage)
+        document: Document = agreed.summary or {
+            **unfinished_document(agreed),
+            "warnings": claim_warnings(agreed),
+        }
+        is_over = agreed.summary is not None
+        said = run_words(document) if is_over else _unfinished(document, agreed.records.is_pruned)
+        answer(document, said, as_json=as_json)
         return
     format_ = format_ or ("html" if output is None else output.suffix.removeprefix("."))
     if as_json:

@@ -20,7 +20,6 @@ from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
 from platform.experiment.federating import (
-    Reaching,
     new_federation,
     reopened_federation,
     through_hub,
@@ -33,7 +32,6 @@ from platform.results.reading import resolve_run
 from platform.wire.messages import Stage
 from platform.wire.transport import Transport
 
-Setting = Callable[[ScreenObserver, Reaching], AbstractContextManager[Conducted]]
 SHOWN = 5
 """If a stage waits for more clients, the bar names this many."""
 
@@ -44,11 +42,11 @@ def run_command(
     """Run a configuration from its first round; one that cannot be run writes nothing."""
     loaded = load_config(config, overrides, surroundings.sources)
     if loaded.federation is not None:
-        federate(loaded, surroundings, as_json=as_json)
+        starting = partial(new_federation, loaded, surroundings=surroundings)
+        _federate(loaded, surroundings, starting, as_json=as_json)
         return
-    options = finding(loaded.storage.url, surroundings)
-    starting = partial(create_run, loaded, surroundings=surroundings)
-    _execute(loaded, options, starting, as_json=as_json)
+    creating = partial(create_run, loaded, surroundings=surroundings)
+    _execute(finding(loaded.storage.url, surroundings), creating, as_json=as_json)
 
 
 def second_phase_command(
@@ -65,8 +63,8 @@ def second_phase_command(
         tree = stored_config(database, found, surroundings).model_dump(mode="json")
     tree["storage"]["url"] = storage
     config = parse_config({**tree, "phase_two_of": found}, overrides, surroundings.sources)
-    starting = partial(create_run, config, surroundings=surroundings)
-    _execute(config, finding(storage, surroundings), starting, as_json=as_json)
+    creating = partial(create_run, config, surroundings=surroundings)
+    _execute(finding(storage, surroundings), creating, as_json=as_json)
 
 
 def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
@@ -79,18 +77,15 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
         config = stored_config(database, found, surroundings)
     if config.federation is not None:
         moved = config.model_copy(update={"storage": StorageConfig(url=storage)})
-        federate_again(found, moved, surroundings, as_json=as_json)
+        going_on = partial(reopened_federation, found, moved, surroundings=surroundings)
+        _federate(moved, surroundings, going_on, as_json=as_json)
         return
     again = partial(reopen_run, found, storage, surroundings=surroundings)
-    _execute(config, finding(storage, surroundings), again, as_json=as_json)
+    _execute(finding(storage, surroundings), again, as_json=as_json)
 
 
 def _execute(
-    config: RunConfig,
-    options: Sequence[str],
-    set_up: Callable[[ScreenObserver], Simulation],
-    *,
-    as_json: bool,
+    options: Sequence[str], set_up: Callable[[ScreenObserver], Simulation], *, as_json: bool
 ) -> None:
     screen = ScreenObserver(quiet=as_json)
     with interruptible(lambda number: ended_run(number, screen.run_id, options)), screen:
@@ -109,29 +104,6 @@ def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
     if canaries["is_refuted"] or canaries["is_blind"]:
         return FAILED
     return ABOVE_CLAIM if canaries["is_above_claim"] else 0
-
-
-def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) -> None:
-    """Run a configuration with its clients, from its first round."""
-
-    def set_up(screen: ScreenObserver, reach: Reaching) -> AbstractContextManager[Conducted]:
-        return new_federation(config, screen, surroundings, reaching=reach)
-
-    _federate(config, surroundings, set_up, as_json=as_json)
-
-
-def federate_again(
-    run_id: str, config: RunConfig, surroundings: Surroundings, *, as_json: bool
-) -> None:
-    """Go on with a run and its clients.
-
-    `config` is the run's first configuration, with the present place of its storage.
-    """
-
-    def set_up(screen: ScreenObserver, reach: Reaching) -> AbstractContextManager[Conducted]:
-        return reopened_federation(run_id, config, screen, surroundings, reaching=reach)
-
-    _federate(config, surroundings, set_up, as_json=as_json)
 
 
 class FederationScreen(ScreenObserver):
@@ -177,7 +149,11 @@ class FederationLines(FederationScreen):
 
 
 def _federate(
-    config: RunConfig, surroundings: Surroundings, set_up: Setting, *, as_json: bool
+    config: RunConfig,
+    surroundings: Surroundings,
+    set_up: Callable[..., AbstractContextManager[Conducted]],
+    *,
+    as_json: bool,
 ) -> None:
     kind = FederationLines if as_json else FederationScreen
     screen = kind(quiet=as_json)
@@ -188,7 +164,7 @@ def _federate(
         return through_hub(section, told)
 
     interrupted = interruptible(lambda number: ended_run(number, screen.run_id, options))
-    with interrupted, screen, set_up(screen, reaching) as conducted:
+    with interrupted, screen, set_up(observer=screen, reaching=reaching) as conducted:
         summary = conduct(conducted, screen)
     if as_json:
         _line("summary", **summary)

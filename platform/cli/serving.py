@@ -183,8 +183,12 @@ def verify_receipts(
                 "log": run.origin,
                 "receipts": run.count,
                 "rounds": run.rounds,
-                "epsilon": _finite_each(run.epsilons),
-                "stated": _finite_each(run.stated),
+                **{
+                    name: None
+                    if spent is None
+                    else {who: json_number(v) for who, v in spent.items()}
+                    for name, spent in (("epsilon", run.epsilons), ("stated", run.stated))
+                },
                 "charged": run.charged,
                 "uploads": [_upload(upload) for upload in run.uploads],
                 "problems": list(run.problems),
@@ -224,12 +228,6 @@ def _upload(upload: UploadDigest) -> dict[str, Any]:
         "attempt": upload.attempt,
         "sha256": upload.digest.hex(),
     }
-
-
-def _finite_each(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
-    if values is None:
-        return None
-    return {name: json_number(value) for name, value in values.items()}
 
 
 def _print(

@@ -38,7 +38,7 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.results.charts import ALARM, COLOURS, INK, require_drawable, write_picture
+from platform.results.charts import ALARM, COLOURS, INK, Picture, require_drawable, write_picture
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
 from privacy import CalibrationError
@@ -255,14 +255,14 @@ SIDES = (("out", COLOURS[1], -0.5), ("in", COLOURS[0], 0.5))
 CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
 
 
-@dataclass(frozen=True)
-class AuditPicture:
+@dataclass(frozen=True, kw_only=True)
+class AuditPicture(Picture):
     """The scores of canaries beside the claims, of at least one audit, each with a label."""
 
-    audits: Sequence[ChannelAudit]
-    labels: Sequence[str]
     name: str = "audit"
     title: str = "Scores of canaries against the claim"
+    audits: Sequence[ChannelAudit]
+    labels: Sequence[str]
 
     def figure(self) -> Figure:
         """Return the figure."""
@@ -288,7 +288,7 @@ class AuditPicture:
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
     """Draw the outcomes into a file, each with a label: by default mechanism and channel."""
     names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
-    write_picture(AuditPicture(tuple(audits), names), path)
+    write_picture(AuditPicture(audits=tuple(audits), labels=names), path)
 
 
 def _draw_scores(axes: Axes, audit: ChannelAudit, name: str) -> None:

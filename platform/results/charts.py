@@ -19,10 +19,11 @@ import os
 import statistics
 import textwrap
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from platform.errors import ConfigError
 
@@ -131,22 +132,16 @@ _KEY: Final = 0.7
 """Inches that a legend needs beside its text."""
 
 
-class Picture(Protocol):
-    """Something that can be drawn."""
+@dataclass(frozen=True, kw_only=True)
+class Picture(ABC):
+    """Something that can be drawn: the name of its file without a suffix, its content in words."""
 
-    @property
-    def name(self) -> str:
-        """Name of the file, without a suffix."""
-        ...
+    name: str
+    title: str
 
-    @property
-    def title(self) -> str:
-        """The content in words."""
-        ...
-
+    @abstractmethod
     def figure(self) -> Figure:
         """Return the figure; the caller has set our style."""
-        ...
 
 
 def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
@@ -316,11 +311,9 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinePicture:
+class LinePicture(Picture):
     """Panels of lines, row by row, with one legend for all; `columns` are in a row."""
 
-    name: str
-    title: str
     panels: tuple[Panel, ...]
     columns: int
 
@@ -505,14 +498,12 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BarPicture:
+class BarPicture(Picture):
     """Rows of bars in percent of a quantity (`across`).
 
     `up` is the rows' title, empty if their names are enough, and `absent` stands for a missing bar.
     """
 
-    name: str
-    title: str
     across: str
     up: str
     rows: tuple[str, ...]
@@ -588,11 +579,9 @@ _DARK: Final = 0.55
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellPicture:
+class CellPicture(Picture):
     """A number for each row and column; `across` is the columns' title."""
 
-    name: str
-    title: str
     across: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
@@ -635,11 +624,9 @@ _LANES: Final = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class DotPicture:
+class DotPicture(Picture):
     """Rows of dots, at least one each, in percent of a quantity (`across`)."""
 
-    name: str
-    title: str
     across: str
     rows: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]

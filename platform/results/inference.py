@@ -42,11 +42,6 @@ class Interval:
         """Whether p is below the level."""
         return self.p < LEVEL
 
-    @property
-    def answer(self) -> str:
-        """The answer as tables show it."""
-        return "yes" if self.is_beyond_chance else "no"
-
     def words(self, pairs: str) -> str:
         """Return the mean in points, and the answer; `pairs` names them, such as `clients`."""
         return f"{self.points()} points, {self.chance(pairs)}"

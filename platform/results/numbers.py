@@ -9,7 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from platform.rounds.documents import ADVERSARIES, NO_ACCURACY, in_rounds
 
@@ -19,45 +19,10 @@ Axes = tuple[tuple[str, str], ...]
 HELD_OUT = "task.held_out_domain"
 """The axis whose values are columns: runs of one row differ in the held-out domain."""
 
-
 EPSILON = "epsilon"
 """The axis of a study whose values are targets of epsilon, or `none`."""
 
-
-class Placed(Protocol):
-    """A run or a cell with its place in a sweep."""
-
-    @property
-    def config(self) -> str:
-        """The name of its configuration in tables."""
-        ...
-
-    @property
-    def method(self) -> str:
-        """The method's name."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        ...
-
-    @property
-    def axes(self) -> Axes:
-        """Its values on the axes of the sweep."""
-        ...
-
-
-class PlacedOnData(Placed, Protocol):
-    """A placed run with its data set."""
-
-    @property
-    def dataset(self) -> str:
-        """The data set's name."""
-        ...
-
-
-R = TypeVar("R", bound=Placed)
+R = TypeVar("R", bound="RunNumbers")
 
 
 @dataclass(frozen=True)
@@ -97,7 +62,7 @@ class Label:
     """A line of a table or a plot: a method, and its values on the axes that separate lines."""
 
     method: str
-    axes: tuple[tuple[str, str], ...]
+    axes: Axes
 
     def __str__(self) -> str:
         return ", ".join((self.method, *(value_words(key, value) for key, value in self.axes)))
@@ -121,9 +86,9 @@ def last_parts(keys: Sequence[str], taken: Iterable[str]) -> dict[str, str]:
     return {key: short(key) if ends.count(short(key)) == 1 else key for key in keys}
 
 
-def label_of(run: Placed, without: Sequence[str] = (HELD_OUT,)) -> Label:
-    """Return a run's line, without the axes that make columns or a plot's abscissa."""
-    return Label(run.method, tuple(pair for pair in run.axes if pair[0] not in without))
+def label_of(method: str, axes: Axes, without: Sequence[str] = (HELD_OUT,)) -> Label:
+    """Return a line without the axes that make columns or a plot's abscissa."""
+    return Label(method, tuple(pair for pair in axes if pair[0] not in without))
 
 
 def spread_of(
@@ -148,7 +113,7 @@ def spread_of(
     return Spread(values, tuple(whole)) if values else None
 
 
-def group_of(config: str, records: Sequence[PlacedOnData]) -> str:
+def group_of(config: str, records: Sequence[RunNumbers]) -> str:
     """Return the data set if it and the configuration occur only together, else `config`."""
     used = {(record.config, record.dataset) for record in records}
     own = {dataset for name, dataset in used if name == config}

@@ -90,13 +90,12 @@ Groups = dict[str, dict[str, list[RunNumbers]]]
 
 def run_pictures(run: RunNumbers) -> dict[str, tuple[Picture, ...]]:
     """Return the pictures of a run by kind; a kind without numbers has no pictures."""
-    makers: dict[str, Callable[[RunNumbers], Picture | None]] = {
-        "curves": _curves_of_run,
-        "tradeoff": _tradeoff_of_run,
-        "clients": _clients_of_run,
-        "experts": _experts_of_run,
+    made = {
+        "curves": _curves_of_run(run),
+        "tradeoff": _tradeoff_of_run(run),
+        "clients": _clients_of_run(run),
+        "experts": _experts_of_run(run),
     }
-    made = {kind: maker(run) for kind, maker in makers.items()}
     return {kind: () if picture is None else (picture,) for kind, picture in made.items()}
 
 
@@ -230,11 +229,13 @@ def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
 def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
     """Return runs by panel and line; a line's name tells how it differs from the others."""
     left_out = (HELD_OUT, *without)
-    names = line_names(list(dict.fromkeys(label_of(run, left_out) for run in runs)))
+    names = line_names(
+        list(dict.fromkeys(label_of(run.method, run.axes, left_out) for run in runs))
+    )
     found: Groups = {}
     for run in runs:
         lines = found.setdefault(group_of(run.config, runs), {})
-        lines.setdefault(names[label_of(run, left_out)], []).append(run)
+        lines.setdefault(names[label_of(run.method, run.axes, left_out)], []).append(run)
     return found
 
 
@@ -346,7 +347,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
             # A point for each privacy setting of a line's runs.
             settings: dict[Label, list[RunNumbers]] = {}
             for run in runs:
-                settings.setdefault(label_of(run), []).append(run)
+                settings.setdefault(label_of(run.method, run.axes), []).append(run)
             points = []
             for of in settings.values():
                 spent = [value for run in of if (value := run.epsilon(adversary)) is not None]
@@ -439,8 +440,7 @@ def _over_axes(runs: Runs) -> list[Picture | None]:
     for run in runs:
         for key, value in run.axes:
             axes.setdefault(key, {})[value] = None
-    taken = ("curves", "tradeoff", "final", "clients", "experts", "axes", "holdings")
-    names, found = last_parts(list(axes), taken), list[Picture | None]()
+    names, found = last_parts(list(axes), ABSENT), list[Picture | None]()
     for key, values in axes.items():
         try:
             is_numeric = all(math.isfinite(float(value)) for value in values)

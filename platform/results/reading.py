@@ -66,11 +66,6 @@ def sweep_file(cells: Sequence[SweepCell]) -> str:
     return json.dumps(asdict(_Sweep(1, tuple(cells))), indent=2) + "\n"
 
 
-def is_sweep(folder: Path) -> bool:
-    """Return whether a folder holds the results of a sweep."""
-    return (folder / SWEEP_FILE).is_file()
-
-
 def read_sweep(folder: Path) -> tuple[SweepCell, ...]:
     """Return the cells of a sweep, if its `sweep.json` is there and sound."""
     path = folder / SWEEP_FILE

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cli import app, client_app
-from platform.cli.running import federate, federate_again
+from platform.cli.running import resume_command, run_command
 from platform.cli.serving import serve_command
 from platform.holder.serving import Host
 from platform.relay import __main__ as relaying
@@ -31,7 +31,7 @@ MAINS: dict[str, Callable[[], object]] = {
     "client": client_app.main,
     "relay": lambda: sys.exit(relaying.main(sys.argv[1:])),
 }
-LOADED = (federate, federate_again, serve_command)
+LOADED = (run_command, resume_command, serve_command)
 """Imported here so that a process that is forked from this one has them."""
 PLACES: dict[str, tuple[tuple[Any, str], ...]] = {
     "client": ((Host, "handle"),),

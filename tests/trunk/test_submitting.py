@@ -131,12 +131,12 @@ def test_no_command_runs_twice(tmp_path, scheduler):
     marks = tmp_path / "marks"
     marks.mkdir()
     count = "import os, sys, time; open(f'{sys.argv[1]}/{os.getpid()}', 'x').close(); time.sleep(5)"
-    with dask_jobs({"scheduler_file": scheduler, "timeout_min": 1}, tmp_path / "jobs") as jobs:
-        job: Any = jobs.submit([sys.executable, "-c", count, str(marks)])
+    with dask_jobs({"scheduler_file": scheduler, "timeout_min": 1}, tmp_path / "jobs") as submit:
+        job = submit([sys.executable, "-c", count, str(marks)])
         wait_until(lambda: len(list(marks.iterdir())) == 1)
         workers = [w for w, keys in job.future.client.processing().items() if keys]
         job.future.client.retire_workers(workers, close_workers=True, remove=True)
-        wait_until(job.done)
+        wait_until(job.future.done)
         assert len(list(marks.iterdir())) == 1
 
 

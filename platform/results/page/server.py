@@ -254,10 +254,12 @@ class Page:
             finally:
                 self._verifying.release()
 
-        if request.method == "POST":
-            return await self._shown(verified, "/verify", verifies=True)
-        lead = "Compares all records with each other, as `audit verify` does."
-        return self._html(Sheet(title="Verify", lead=lead), here="/verify", verifies=True)
+        def offered() -> Sheet:
+            lead = "Compares all records with each other, as `audit verify` does."
+            return Sheet(title="Verify", lead=lead)
+
+        draw = verified if request.method == "POST" else offered
+        return await self._shown(draw, "/verify", verifies=True)
 
     async def metrics(self, request: Request) -> Response:
         """Answer a monitoring system."""
@@ -339,11 +341,6 @@ class Page:
         except Known as error:
             _, status, title = next(one for one in _FAULTS if isinstance(error, one[0]))
             sheet = Sheet(title=title, lead=str(error), fails=True)
-        return self._html(sheet, here=here, stamp=stamp, verifies=verifies, status=status)
-
-    def _html(
-        self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False, status: int = 200
-    ) -> Response:
         template = self._templates.get_template("sheet.html.jinja")
         text = template.render(sheet=sheet, here=here, stamp=stamp, verifies=verifies)
         return HTMLResponse(text, status_code=status)

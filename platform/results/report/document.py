@@ -55,10 +55,9 @@ from platform.results.report.guarantee import (
     unit_section,
 )
 from platform.results.report.hazards import hazards_section, report_warnings
-from platform.results.report.spending import accuracy_piece, releases_section, spending_section
+from platform.results.report.spending import releases_section, spending_section
 from platform.results.report.subject import LogView, Subject, read_log
 from platform.rounds.documents import ADVERSARIES
-from privacy import ReleaseKey
 from storage import Database
 
 SCHEMA_VERSION = 1
@@ -220,7 +219,7 @@ def _relation(subject: Subject) -> str:
 
 def _accuracy(subject: Subject, which: str, missing: str) -> Piece:
     value = None if subject.summary is None else subject.summary["final"]["accuracy"][which]
-    return accuracy_piece(value, subject.stated(f"final.accuracy.{which}"), missing)
+    return missing if value is None else subject.stated(f"final.accuracy.{which}").share(value)
 
 
 def _log(subject: Subject) -> Iterator[Block]:
@@ -559,7 +558,7 @@ def _leaves_of(basis: Basis, subjects: Sequence[Subject]) -> list[int]:
             place = row.round_number, row.attempt, row.channel
             # A withheld pseudonym is in no row, so this tells no leaf of it.
             if place in places and (chosen is None or row.pseudonym in chosen):
-                found.append(log.charges.get(_key(basis.run_id, place, row.pseudonym)))
+                found.append(log.charges.get((basis.run_id, place, row.pseudonym)))
     return sorted({leaf for leaf in found if leaf is not None})
 
 
@@ -593,7 +592,7 @@ def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Piece | Words, ...]]]
         at = item.entry.round, item.detail.get("attempt"), item.entry.channel
         reserving.setdefault(at, item.entry.sequence)
     for place, names in sorted(clients.items()):
-        known = {name: charges.get(_key(run, place, name)) for name in names}
+        known = {name: charges.get((run, place, name)) for name in names}
         ordered = sorted(names, key=lambda name: known[name] or 0)
         same = seen.setdefault(tuple(ordered), place)
         named: Piece | Words = f"{len(names)}: {', '.join(ordered)}"
@@ -608,14 +607,3 @@ def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Piece | Words, ...]]]
         number, attempt, channel = place
         said = f"run {run}, round {number}, attempt {attempt}, channel {channel}"
         yield rows_anchor(run, place), (said, str(reserving.get(place, "none")), named, where)
-
-
-def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:
-    number, attempt, channel = place
-    return ReleaseKey(
-        run_id=run,
-        round_number=number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        channel=channel,  # type: ignore[arg-type]
-    )

@@ -319,7 +319,7 @@ def _rounds(subject: Subject) -> Iterator[Block]:
             (
                 f"{number}{' (collection)' if document.get('phase') == 'collection' else ''}",
                 *("secret" if secret else stated.count(count) for count in counts),
-                *(accuracy_piece(value, stated) for value in accuracies),
+                *("not measured" if one is None else stated.share(one) for one in accuracies),
                 by_adversary({n: float(document["epsilon"][n]) for n in ADVERSARIES}, basis),
             )
         )
@@ -329,11 +329,6 @@ def _rounds(subject: Subject) -> Iterator[Block]:
         ("Round", "Clients", "Lost", "Mean accuracy", "Worst client", "Epsilon"),
         rows,
     )
-
-
-def accuracy_piece(value: float | None, basis: Basis, missing: str = "not measured") -> Piece:
-    """Return an accuracy in percent, or a text if there is no accuracy."""
-    return missing if value is None else basis.share(value)
 
 
 def _clients(subject: Subject) -> Iterator[Block]:

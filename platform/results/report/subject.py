@@ -15,9 +15,9 @@ from platform.config.run import recorded_origins
 from platform.disk.log_files import heads_file, kept_heads, known_key
 from platform.errors import RunStopped
 from platform.protection.sums import SecureTerms, terms_of_others
-from platform.results.report.blocks import Basis, Figure
+from platform.results.report.blocks import Basis, Figure, Place
 from platform.rounds.documents import ADVERSARIES, in_rounds
-from privacy import MechanismFacts, ReleaseKey
+from privacy import MechanismFacts
 from storage import Database, LedgerRow
 
 
@@ -31,7 +31,7 @@ class LogView:
         key: The public key that the kept heads are signed with; None if no key is known.
         heads: Number of heads that are kept beside the database.
         was_lost: Whether a new key took over without the signature of the key before it.
-        charges: Position of each ledger row among the leaves, from 0.
+        charges: Position of each ledger row among the leaves, from 0; by run, place and client.
         events: Position of each audit entry among the leaves, by run and number.
     """
 
@@ -40,7 +40,7 @@ class LogView:
     key: str | None
     heads: int
     was_lost: bool
-    charges: Mapping[ReleaseKey, int]
+    charges: Mapping[tuple[str, Place, str], int]
     events: Mapping[tuple[str, int], int]
 
     @property
@@ -59,19 +59,14 @@ def read_log(database: Database, run_ids: Iterable[str]) -> LogView:
     if trusted is not None and not kept.heads:
         raise RunStopped(f"{heads_file(database.path).name}: it has no head, but there is a key")
     head = database.verify_log(kept.heads)
-    charges: dict[ReleaseKey, int] = {}
+    charges: dict[tuple[str, Place, str], int] = {}
     events: dict[tuple[str, int], int] = {}
     with database.unit_of_work(read_only=True) as uow:
         for run_id in sorted(set(run_ids)):
             for leaf in uow.log.charges(run_id=run_id):
                 if leaf.kind == "charge":
-                    key = ReleaseKey(
-                        run_id=leaf.run_id,
-                        round_number=leaf.round_number or 0,
-                        attempt=leaf.attempt or 0,
-                        pseudonym=leaf.pseudonym or "",
-                        channel=leaf.channel or "",  # type: ignore[arg-type]
-                    )
+                    place = leaf.round_number or 0, leaf.attempt or 0, leaf.channel or ""
+                    key = (leaf.run_id, place, leaf.pseudonym or "")
                     charges[key] = leaf.position
             for entry in uow.audit.query(run=run_id):
                 leaf = uow.log.of_event(run_id, entry.sequence)

@@ -16,11 +16,10 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from platform.config import StorageConfig, dump_config
 from platform.disk.files import write_text
@@ -81,48 +80,23 @@ def _setting(text: str) -> tuple[str, Any]:
     return key, found
 
 
-@dataclass(frozen=True)
-class DaskJob:
-    """A task, and the folder of its output."""
+class Job(NamedTuple):
+    """A task of the scheduler, and the folder of its output."""
 
     future: Any
     folder: Path
 
-    def done(self) -> bool:
-        """Return whether the task has ended."""
-        return bool(self.future.done())
 
-    def cancel(self) -> None:
-        """Take the task out of the queue; a started command goes on until it ends or times out."""
-        self.future.cancel(force=True)
-
-
-@dataclass(frozen=True)
-class DaskJobs:
-    """A connection to the scheduler."""
-
-    client: Any
-    folder: Path
-    seconds: float
-
-    def submit(self, command: Sequence[str]) -> DaskJob:
-        """Submit a command line."""
-        place = self.folder / secrets.token_hex(8)
-        line = ["/bin/sh", "-c", _ONCE, str(place), *command]
-        future = self.client.submit(
-            *(subprocess.call, line),
-            cwd=str(Path.cwd()),
-            timeout=self.seconds,
-            key=f"sotto-{place.name}",
-            retries=0,
-            pure=False,
-        )
-        return DaskJob(future, place)
+Submit = Callable[[Sequence[str]], Job]
 
 
 @contextmanager
-def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[DaskJobs]:
-    """Connect to the scheduler; the output of tasks goes to a folder."""
+def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[Submit]:
+    """Connect to the scheduler, and yield what submits a command line.
+
+    The output of tasks goes to a folder. A cancelled task leaves the queue; a command that has
+    started goes on until it ends or times out.
+    """
     try:
         from distributed import Client
     except ImportError as error:
@@ -139,8 +113,21 @@ def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[DaskJobs]:
     except (OSError, TypeError, ValueError) as error:
         raise ConfigError(f"--on: dask cannot be reached at {file or address}: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
+
+    def submit(command: Sequence[str]) -> Job:
+        place = folder / secrets.token_hex(8)
+        future = client.submit(
+            *(subprocess.call, ["/bin/sh", "-c", _ONCE, str(place), *command]),
+            cwd=str(Path.cwd()),
+            timeout=_SECONDS * settings["timeout_min"],
+            key=f"sotto-{place.name}",
+            retries=0,
+            pure=False,
+        )
+        return Job(future, place)
+
     try:
-        yield DaskJobs(client, folder, _SECONDS * settings["timeout_min"])
+        yield submit
     finally:
         client.close(timeout=_PATIENCE)
 
@@ -174,22 +161,22 @@ def submit_cells(
     outcomes = {i: done for i, cell in enumerate(cells) if (done := _finished(cell, place))}
     observer.sweep_started(len(cells), len(outcomes))
     missing = [index for index in range(len(cells)) if index not in outcomes]
-    running: dict[int, tuple[DaskJob, float]] = {}
-    with dask_jobs(cluster, place / "jobs") as queue:
+    running: dict[int, tuple[Job, float]] = {}
+    with dask_jobs(cluster, place / "jobs") as submit:
         try:
             while missing or running:
                 while missing and len(running) < jobs:
-                    job = queue.submit(command_of(cells[missing[0]], place, folder))
+                    job = submit(command_of(cells[missing[0]], place, folder))
                     running[missing[0]] = (job, time.perf_counter())
                     observer.cell_started(cells[missing.pop(0)])
-                for index in [index for index, (job, _) in running.items() if job.done()]:
+                for index in [index for index, (job, _) in running.items() if job.future.done()]:
                     outcomes[index] = _outcome(cells[index], place, *running.pop(index))
                     observer.cell_finished(outcomes[index])
                 time.sleep(_PAUSE if running else 0.0)
         finally:
             for job, _ in running.values():
                 with suppress(Exception):
-                    job.cancel()
+                    job.future.cancel(force=True)
     return tuple(outcomes[index] for index in range(len(cells)))
 
 
@@ -227,7 +214,7 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-def _outcome(cell: Cell, place: Path, job: DaskJob, begun: float) -> Outcome:
+def _outcome(cell: Cell, place: Path, job: Job, begun: float) -> Outcome:
     """Return the outcome of a job that has ended, from its database."""
     seconds = time.perf_counter() - begun
     if found := _finished(cell, place, seconds=seconds):

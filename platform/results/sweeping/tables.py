@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from platform.experiment.caveats import (
@@ -23,10 +23,10 @@ from platform.experiment.caveats import (
 )
 from platform.results.inference import Interval, gains, holm, interval
 from platform.results.numbers import (
-    HEADLINES,
     HELD_OUT,
     Axes,
     Label,
+    RunNumbers,
     Spread,
     group_of,
     label_of,
@@ -35,7 +35,7 @@ from platform.results.numbers import (
 from platform.results.pictures import PRICED, line_names
 from platform.results.sweeping.grid import Cell, Grid
 from platform.results.sweeping.running import Outcome
-from platform.rounds.documents import ADVERSARIES, in_rounds
+from platform.rounds.documents import ADVERSARIES
 
 LAST: Final = "last"
 BEST: Final = "best_on_validation"
@@ -52,50 +52,27 @@ _SPREAD: Final = ("weighted", "std", "worst")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
-    """One finished run.
+class Record(RunNumbers):
+    """One finished run, with what tables show beside its summary's own numbers.
 
     Attributes:
-        config: The name of its configuration in tables.
-        dataset: The data set's name.
-        method: The method's name.
-        seed: The run's seed.
-        axes: Its values on the axes of the sweep.
-        protocol: The protocol's name.
-        rounds: Number of committed rounds.
         scores: By selection, then by measure; shares in [0, 1], and differences of shares.
-        privacy: The facts of `PRIVACY`, as `summary.json` states them.
-        epsilon: The epsilon by adversary.
-        run_id: The run.
-        chosen_round: The round that validation chose, if any.
-        chosen_how: The rule of that choice in words, else empty.
         warnings: The sentences of the warnings in the run's report.
         ended_early: Whether the run ended before its last round.
         gain: The gain over each client alone, over clients; None if it is not known by client.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
 
-    config: str
-    dataset: str
-    method: str
-    seed: int
-    axes: Axes
-    protocol: str
-    rounds: int
     scores: Mapping[str, Mapping[str, float]]
-    privacy: Mapping[str, Any] = field(default_factory=dict)
-    epsilon: Mapping[str, float] = field(default_factory=dict)
-    run_id: str = ""
-    chosen_round: int | None = None
-    chosen_how: str = ""
-    warnings: tuple[str, ...] = ()
-    ended_early: bool = False
-    gain: Interval | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...]
+    ended_early: bool
+    gain: Interval | None
+    training: Mapping[str, Any]
 
-    def headline(self, selection: str = LAST) -> float | None:
-        """Return the protocol's one number, None where it was not measured."""
-        return self.scores.get(selection, {}).get(HEADLINES[self.protocol])
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """The facts of `PRIVACY`, as `summary.json` states them."""
+        return {name: self.document.get(name) for name in PRIVACY}
 
 
 def record_of(outcome: Outcome) -> Record:
@@ -103,22 +80,17 @@ def record_of(outcome: Outcome) -> Record:
     cell, summary = outcome.cell, outcome.summary
     if summary is None or outcome.run_id is None:
         raise ValueError(f"cell ({cell}) has not finished")
-    final, best = summary["final"], summary.get(BEST) or {}
     caveats = caveats_of(summary)
     return Record(
+        run_id=outcome.run_id,
         config=cell.config,
         dataset=summary["dataset"],
         method=cell.method,
         seed=cell.seed,
         axes=cell.axes,
-        protocol=final["protocol"]["name"],
-        rounds=len(in_rounds(summary["rounds"])),
+        protocol=summary["final"]["protocol"]["name"],
+        document=summary,
         scores={name: values for name, values in _scores(summary).items() if values},
-        privacy={name: summary.get(name) for name in PRIVACY},
-        epsilon={name: float(final["epsilon"][name]) for name in ADVERSARIES},
-        run_id=outcome.run_id,
-        chosen_round=best.get("round"),
-        chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
         warnings=tuple(one.text for one in caveats),
         ended_early=any(one.code == "ended-early" for one in caveats),
         gain=gains(summary)["gain_over_local"],
@@ -251,7 +223,7 @@ class Row:
     gain: Interval | None = None
 
     @property
-    def at(self) -> tuple[tuple[str, str], ...]:
+    def at(self) -> Axes:
         """What only rows that are compared have in common: values that set data or epsilon."""
         return tuple(
             (key, value)
@@ -345,13 +317,13 @@ def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
 
 
 class _Slot(NamedTuple):
-    """The source of a column's numbers."""
+    """The source of a column's numbers: one held-out domain, or the mean over several."""
 
     column: Column
     config: str
     measure: str
-    domain: str | None = None
-    domains: tuple[str, ...] = ()
+    domain: str | None
+    domains: tuple[str, ...]
 
     def takes(self, record: Record) -> bool:
         if record.config != self.config:
@@ -362,7 +334,7 @@ class _Slot(NamedTuple):
 def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str) -> Table:
     slots = list(_slots(grid, records, protocol, selection))
     cells = [cell for cell in grid.cells if cell.run.evaluation.protocol == protocol]
-    labels = list(dict.fromkeys(label_of(cell) for cell in cells))
+    labels = list(dict.fromkeys(label_of(cell.method, cell.axes) for cell in cells))
     # Stable, so that the points of a method stay in the order of the command line.
     labels.sort(key=lambda label: grid.methods.index(label.method))
     readings = {cell.method: cell.reading for cell in cells if cell.reading}
@@ -398,23 +370,14 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     for config in configs:
         group = group_of(config, records)
         for measure, name in shown:
-            if not domains:
-                yield _Slot(column=Column(group, name), config=config, measure=measure)
-                continue
-            prefix = "" if len(shown) == 1 else f"{name} "
-            for domain in domains:
-                yield _Slot(
-                    column=Column(group, f"{prefix}{domain}"),
-                    config=config,
-                    measure=measure,
-                    domain=domain,
-                )
-            yield _Slot(
-                column=Column(group, f"{prefix}{AVERAGE}"),
-                config=config,
-                measure=measure,
-                domains=domains,
-            )
+            # Name, domain, domains of the mean.
+            columns: list[tuple[str, str | None, tuple[str, ...]]] = [(name, None, ())]
+            if domains:
+                prefix = "" if len(shown) == 1 else f"{name} "
+                columns = [(f"{prefix}{domain}", domain, ()) for domain in domains]
+                columns.append((f"{prefix}{AVERAGE}", None, domains))
+            for title, domain, of in columns:
+                yield _Slot(Column(group, title), config, measure, domain, of)
 
 
 def _row(
@@ -427,7 +390,7 @@ def _row(
     selection: str,
     is_reading: bool,
 ) -> Row:
-    of = [record for record in records if label_of(record) == label]
+    of = [record for record in records if label_of(record.method, record.axes) == label]
     numbers = []
     for slot in slots:
         runs = [record for record in of if slot.takes(record)]
@@ -437,7 +400,7 @@ def _row(
         seeds = {cell.seed for cell in grid.cells if (cell.config, cell.method) == own}
         missing = 0 if spread is None else len(seeds) - len(spread.values)
         numbers.append(Number(spread, missing))
-    worst = tuple(max(r.epsilon.get(name, 0.0) for r in of) for name in ADVERSARIES) if of else None
+    worst = tuple(max(r.epsilon(name) or 0.0 for r in of) for name in ADVERSARIES) if of else None
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
     gain = None
     if selection == LAST:
@@ -512,12 +475,17 @@ def _caption(
     rows: Sequence[Row],
 ) -> str:
     seeds = sorted({record.seed for record in records})
-    rounds = sorted({record.rounds for record in records})
+    rounds = sorted({len(record.rounds) for record in records})
     many = len(seeds) > 1
     selected = SELECTED[selection]
     if selection == BEST:
         # In the words of the runs' reports.
-        found = dict.fromkeys(r.chosen_how for r in records if selection in r.scores)
+        rules = (
+            record.document.get("evaluation", {}).get("selection", "")
+            for record in records
+            if selection in record.scores
+        )
+        found = dict.fromkeys(rule.partition(BESIDE)[2] for rule in rules)
         selected = " or ".join(words or selected for words in found)
     parts = [
         f"Percent; {PROTOCOLS[protocol]}",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +51,9 @@ def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
                         *(*who, *(values[key] for key in axes)),
                         *(record.protocol, selection, measure, value),
                         *(record.privacy.get(name) for name in PRIVACY),
-                        *(record.epsilon.get(name) for name in ADVERSARIES),
-                        *(record.rounds, record.chosen_round if selection == BEST else None),
+                        *(record.epsilon(name) for name in ADVERSARIES),
+                        len(record.rounds),
+                        record.document[BEST]["round"] if selection == BEST else None,
                         record.run_id,
                     )
                 )
@@ -122,42 +123,40 @@ def markdown(tables: Sequence[Table]) -> str:
     """Return all tables, each under its caption."""
     lines: list[str] = []
     for table in tables:
-        names = flat_names(table.columns)
-        beside = _beside(table)
-        lines += [
-            *(escaped(table.caption), ""),
-            _markdown_row(("method", *map(escaped, names), *beside)),
-            "|---|" + "---:|" * (len(names) + len(beside)),
-        ]
-        for row in table.rows:
-            shown = ((shown_number(one), one.is_best) for one in row.numbers)
-            numbers = (f"**{text}**" if is_best else text for text, is_best in shown)
-            method = f"{escaped(row.name)}{row.marks}"
-            lines.append(_markdown_row((method, *numbers, *_values_beside(table, row))))
-        if table.tests:
-            lines += ["", "Paired t-tests, corrected by Holm:", ""]
-            lines += [f"- {escaped(str(one))}" for one in table.tests]
-        if table.training:
-            lines += ["", "Local training:", ""]
-            lines += [f"- {escaped(line)}" for line in table.training]
-        if table.warnings:
-            lines += ["", "Warnings of the runs:", ""]
-            lines += [f"- {escaped(warning)}" for warning in table.warnings]
+        columns, rows = _texts(table, escaped, "**{}**")
+        lines += [escaped(table.caption), "", _markdown_row(columns)]
+        lines += ["|---|" + "---:|" * (len(columns) - 1), *map(_markdown_row, rows)]
+        for title, said in (
+            ("Paired t-tests, corrected by Holm:", map(str, table.tests)),
+            ("Local training:", table.training),
+            ("Warnings of the runs:", table.warnings),
+        ):
+            if items := [f"- {escaped(one)}" for one in said]:
+                lines += ["", title, "", *items]
         lines.append("")
     return "\n".join(lines)
 
 
 def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the names of a table's columns and its rows; * marks the best number of a column."""
-    rows = [
-        (
-            f"{row.name}{row.marks}",
-            *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
-            *_values_beside(table, row),
+    return _texts(table, str, "{} *")
+
+
+def _texts(
+    table: Table, escape: Callable[[str], str], best: str
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the names of a table's columns and its rows; `best` is the form of a best number."""
+    beside, rows = _beside(table), []
+    for row in table.rows:
+        numbers = ((escape(shown_number(one)), one.is_best) for one in row.numbers)
+        rows.append(
+            (
+                escape(f"{row.name}{row.marks}"),
+                *(best.format(text) if is_best else text for text, is_best in numbers),
+                *map(escape, _values_beside(table, row)),
+            )
         )
-        for row in table.rows
-    ]
-    return ("method", *flat_names(table.columns), *_beside(table)), rows
+    return ("method", *map(escape, (*flat_names(table.columns), *beside))), rows
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -195,23 +194,16 @@ def latex(tables: Sequence[Table]) -> str:
 
 
 def _latex_table(table: Table) -> str:
-    beside, rows = _beside(table), []
-    for row in table.rows:
-        cells = [escape(f"{row.name}{row.marks}")]
-        for number in row.numbers:
-            text = escape(shown_number(number))
-            cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
-        cells += [escape(text) for text in _values_beside(table, row)]
-        rows.append(f"    {' & '.join(cells)} \\\\")
+    columns, rows = _texts(table, escape, r"\textbf{{{}}}")
     lines = [
         r"\begin{table}",
         r"  \centering",
         f"  \\caption{{{escape(table.caption)}}}",
-        f"  \\begin{{tabular}}{{l{'r' * (len(table.columns) + len(beside))}}}",
+        f"  \\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
         r"    \toprule",
-        *_latex_head(table, beside),
+        *_latex_head(table, columns),
         r"    \midrule",
-        *rows,
+        *map(_latex_cells, rows),
         r"    \bottomrule",
         r"  \end{tabular}",
         *(f"  % Local training: {line}" for line in table.training),
@@ -221,24 +213,25 @@ def _latex_table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def _latex_head(table: Table, beside: Sequence[str]) -> Iterator[str]:
+def _latex_head(table: Table, columns: Sequence[str]) -> Iterator[str]:
     """Yield one line, or two where each of several groups has several columns."""
     groups = [
         (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
     ]
     if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
-        yield _latex_cells(("method", *flat_names(table.columns), *beside))
+        yield _latex_cells(columns)
         return
     spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
-    yield f"    {' & '.join(['', *spans, *[''] * len(beside)])} \\\\"
+    beside = columns[len(table.columns) + 1 :]
+    yield _latex_cells(("", *spans, *[""] * len(beside)))
     ends = list(itertools.accumulate((width for _, width in groups), initial=1))
     rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
     yield f"    {' '.join(rules)}"
-    yield _latex_cells(("method", *(column.name for column in table.columns), *beside))
+    yield _latex_cells(("method", *(escape(column.name) for column in table.columns), *beside))
 
 
 def _latex_cells(cells: Sequence[str]) -> str:
-    return f"    {' & '.join(map(escape, cells))} \\\\"
+    return f"    {' & '.join(cells)} \\\\"
 
 
 def escape(text: str) -> str:
@@ -287,18 +280,8 @@ def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
 
 
 def numbers_of(outcome: Outcome) -> RunNumbers:
-    """Return the numbers of a finished cell, for pictures; ValueError for another cell."""
-    cell, record = outcome.cell, record_of(outcome)
-    return RunNumbers(
-        run_id=record.run_id,
-        config=cell.config,
-        dataset=record.dataset,
-        method=cell.title,
-        seed=cell.seed,
-        axes=cell.axes,
-        protocol=record.protocol,
-        document=outcome.summary or {},
-    )
+    """Return a finished cell for pictures, by its method's title; ValueError for another cell."""
+    return replace(record_of(outcome), method=outcome.cell.title)
 
 
 def document(found: Results) -> dict[str, Any]:
@@ -348,7 +331,7 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "privacy": {
             **first.privacy,
             "epsilon": {
-                name: json_number(max(record.epsilon[name] for record in records))
+                name: json_number(max(record.epsilon(name) or 0.0 for record in records))
                 for name in ADVERSARIES
             },
         },
