@@ -55,20 +55,16 @@ def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
         examples = len(split.images) if split.texts is None else len(split.texts)
         for what, count in (("domains", len(split.domains)), ("examples", examples)):
             if count != split.num_examples:
-                raise DataError(
-                    f"task.root: {dataset.name} has {count} {side} {what} and "
-                    f"{split.num_examples} labels; valid: as many of each"
-                )
+                said = f"has {count} {side} {what} and {split.num_examples} labels"
+                raise DataError.at(dataset.name, said, "as many of each")
         for values, names, what in (
             (split.labels, dataset.classes, "label"),
             (split.domains, dataset.domains, "domain"),
         ):
             for bad in (int(values.min()), int(values.max())):
                 if not 0 <= bad < len(names):
-                    raise DataError(
-                        f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
-                        f"valid: 0 to {len(names) - 1}"
-                    )
+                    said = f"has {bad} for the {what} of a {side} example"
+                    raise DataError.at(dataset.name, said, f"0 to {len(names) - 1}")
     rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
     with faults:
         require_every_class(dataset, dataset.train.labels[rows], classes if len(rows) else ())

@@ -169,10 +169,8 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
         ) from error
     # Decoders raise many kinds of errors at a damaged file.
     except _DAMAGE as error:
-        raise DataError(
-            f"task.root: {name!r} is a damaged image ({type(error).__name__}); valid is one that "
-            "decodes"
-        ) from error
+        what = f"is a damaged image ({type(error).__name__})"
+        raise DataError.at(repr(name), what, "one that decodes") from error
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
@@ -215,17 +213,13 @@ def _require_plain(image: Any, name: str) -> None:
     """Refuse a TIFF file of several pages, and values that have no fixed place in 8 bits."""
     with suppress(EOFError):
         image.seek(1)
-        raise DataError(
-            f"task.root: {name!r} has several pages; valid is one, such as one of a stack"
-        )
+        raise DataError.at(repr(name), "has several pages", "one, such as one of a stack")
     # The tags are the bits of a value, and whether 0 is white.
     bits, is_white = image.tag_v2.get(258, (1,)), image.tag_v2.get(262) == 0
     is_grey = image.mode.startswith("I;16") and bits == (16,) and not is_white
     if image.mode[0] in "IF" and not is_grey:
-        raise DataError(
-            f"task.root: {name!r} has values of {bits[0]} bits in the mode {image.mode}; valid are "
-            "8 bits, or 16 without a sign from black to white"
-        )
+        what = f"has values of {bits[0]} bits in the mode {image.mode}"
+        raise DataError.at(repr(name), what, "8 bits, or 16 without a sign from black to white")
 
 
 def _too_large(name: str, what: str) -> DataError:

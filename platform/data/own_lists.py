@@ -306,15 +306,11 @@ class SavedImages(ImageFiles):
         """Return an image's file as it was saved."""
         value = self._value(row)
         if value is None:
-            raise DataError(
-                f"task.root: {self.paths[row]!r} has no image in it; valid is one whose bytes are "
-                "saved, and no path to a file elsewhere"
-            )
+            valid = "one whose bytes are saved, and no path to a file elsewhere"
+            raise DataError.at(repr(self.paths[row]), "has no image in it", valid)
         if len(value) > MOST_BYTES:
-            raise DataError(
-                f"task.root: {self.paths[row]!r} is too large; valid are at most {MOST_BYTES:,} "
-                "bytes"
-            )
+            what = "is too large"
+            raise DataError.at(repr(self.paths[row]), what, f"at most {MOST_BYTES:,} bytes")
         return bytes(value)
 
     def size_of(self, row: int) -> int:

@@ -286,9 +286,7 @@ def require_examples(
     """Refuse a data set without a training label of each class, or without any test label."""
     empty = np.flatnonzero(np.bincount(train, minlength=len(classes)) == 0)
     if len(empty):
-        raise DataError(
-            f"task.root: {name} has no training example of class {classes[empty[0]]!r} (label "
-            f"{empty[0]}); valid is at least one of each of its {len(classes)} classes"
-        )
+        what = f"has no training example of class {classes[empty[0]]!r} (label {empty[0]})"
+        raise DataError.at(name, what, f"at least one of each of its {len(classes)} classes")
     if not len(test):
         raise DataError(f"task.root: {name} has no test example; valid is at least one")
