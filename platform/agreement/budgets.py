@@ -27,7 +27,6 @@ from platform.agreement.reading import Agreed
 from platform.agreement.statements import guesses_of, stopping_of
 from platform.agreement.trail import GONE
 from platform.errors import ConfigError, listed
-from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.protection.charging import (
     as_releases,
     charged_elsewhere,
@@ -144,14 +143,9 @@ def pseudonyms_of(agreed: Agreed) -> tuple[str, ...]:
     return tuple(sorted(joined | {row.pseudonym for row in agreed.spending.ledger}))
 
 
-def read_budget(
-    database: Database,
-    run_id: str,
-    only: str | None = None,
-    mechanisms: Mechanisms = BUILT_IN,
-) -> RunBudget:
+def read_budget(database: Database, run_id: str, only: str | None = None) -> RunBudget:
     """Read the budget of a run, finished or not; its and all counted runs' records must agree."""
-    agreed = require_agreement(database, run_id, mechanisms)
+    agreed = require_agreement(database, run_id)
     names = pseudonyms_of(agreed)
     if only is not None:
         require_known_client(only, names, f"run {run_id}")
@@ -159,7 +153,7 @@ def read_budget(
     with database.unit_of_work(read_only=True) as uow:
         elsewhere = rows_that_count(uow, agreed.config, agreed.spending.run_id, chosen)
     for other in sorted({row.run_id for row in elsewhere}):
-        require_agreement(database, other, mechanisms)
+        require_agreement(database, other)
     return budget_of(agreed, elsewhere, only)
 
 

@@ -131,9 +131,8 @@ class ImageFiles:
                 return data
         # An impossible path is a ValueError, and a loop of links a RuntimeError.
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or type(
-                error
-            ).__name__
+            known = error.strerror if isinstance(error, OSError) else None
+            reason = known or type(error).__name__
             raise DataError.at(path, f"cannot be read ({reason})", "an image file") from error
         reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
         raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
@@ -164,9 +163,7 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, "claims more pixels than any data set's") from error
     except UnidentifiedImageError as error:
-        raise DataError(
-            f"task.root: {name!r} is no image; valid formats: {', '.join(FORMATS)}"
-        ) from error
+        raise DataError.at(repr(name), "is no image", f"one of {', '.join(FORMATS)}") from error
     # Decoders raise many kinds of errors at a damaged file.
     except _DAMAGE as error:
         what = f"is a damaged image ({type(error).__name__})"
