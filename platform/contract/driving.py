@@ -40,7 +40,6 @@ from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.runner import RoundRunner
-from platform.wire.codec import Attempt
 from platform.wire.layout import build_layout, flatten, unflatten
 from platform.wire.messages import MaskGraph, Stage, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
@@ -55,16 +54,15 @@ def a_plan(
     cohort: Sequence[ClientId],
     protection: Protection,
     *,
-    minimum: int = 2,
-    committed: Mapping[ClientId, Attempt] | None = None,
-    planned: int | None = None,
     terms: SumTerms | None = None,
     graph: MaskGraph | None = None,
     keys: tuple[Mapping[ClientId, bytes], int] = ({}, 0),
-    generations: tuple[int, ...] = (),
-    collects: bool = False,
+    **more: Any,
 ) -> RoundPlan:
-    """Return the plan of an attempt under a run's protection; masked if `terms` are given."""
+    """Return the plan of an attempt under a run's protection; masked if `terms` are given.
+
+    `more` are further attributes of the plan.
+    """
     secure, protection = None, protection.in_round(place[0])
     if terms is not None:
         identities, serial = keys
@@ -79,13 +77,9 @@ def a_plan(
         round_number=place[0],
         attempt=place[1],
         cohort=tuple(cohort),
-        committed=committed or {},
         protection=protection.at(protection.clipping_norm),
-        minimum=minimum,
-        planned=planned,
-        generations=generations,
-        collects=collects,
         secure=secure,
+        **{"committed": {}, "minimum": 2, **more},
     )
 
 
@@ -127,19 +121,15 @@ class CheckedMethod:
         self.results: list[LocalResult] = []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._method, name)
+        own = getattr(self._method, name)
+        if name not in ("client_update", "contribute"):
+            return own
 
-    def client_update(self, *arguments: Any) -> LocalResult:
-        """Keep the method's own result and return it."""
-        result = self._method.client_update(*arguments)
-        self.results.append(result)
-        return result
+        def kept(*arguments: Any) -> LocalResult:
+            self.results.append(own(*arguments))
+            return self.results[-1]
 
-    def contribute(self, *arguments: Any) -> LocalResult:
-        """Keep the method's own result and return it."""
-        result = self._method.contribute(*arguments)
-        self.results.append(result)
-        return result
+        return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +143,6 @@ class Setting:
     pool_noise: Literal["same", "independent"] = "same"
     lost: Collection[ClientId] = ()
     lost_at: Stage = "train"
-    generations: tuple[int, ...] = ()
 
 
 def local_trainer(
@@ -242,7 +231,6 @@ def play(
         make_protection(method, setting),
         minimum=setting.minimum,
         terms=SumTerms(setting.threshold) if setting.masked else None,
-        generations=setting.generations,
     )
     return RoundRunner(transport).run(
         plan,

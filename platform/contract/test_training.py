@@ -56,22 +56,17 @@ def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method) -> None
     # Gradients are means, so a step on {a, b} is the mean of a step on {a} and a step on {b}.
     _, personal = start(method)
     data, trainer = draw_examples(method, 0, 2), local_trainer(learning_rate=0.01, steps=1)
-    moves = []
+    moves, spec = [], method.shared_spec()
     for rows in (slice(0, 2), slice(0, 1), slice(1, 2)):
         part = Examples(frozen({n: v[rows] for n, v in data.arrays.items()}))
         result = train(method, data=part, trainer=trainer)
         moved = {n: v - personal[n] for n, v in result.personal.items() if n in personal}
-        trained = {n: v for n, v in result.update.items() if is_mean(method, n)}
-        moves.append({**moved, **{f"update.{n}": v for n, v in trained.items()}})
+        means = {n: v for n, v in result.update.items() if spec[n].source is not Source.STATISTIC}
+        moves.append({**moved, **{f"update.{n}": v for n, v in means.items()}})
     both, first, second = moves
     for name in both:
         mean = (first[name] + second[name]) / 2
         np.testing.assert_allclose(both[name], mean, rtol=1e-3, atol=1e-6)
-
-
-def is_mean(method: Method, name: str) -> bool:
-    """Whether a tensor of the update is a mean over the examples."""
-    return method.shared_spec()[name].source is not Source.STATISTIC
 
 
 def test_the_update_is_what_was_announced(method: Method, result: LocalResult) -> None:
@@ -210,7 +205,9 @@ def test_personal_state_does_not_leave_in_what_is_trained(
         for personal in (None, result.personal)
     )
     for what, name, value, again in released(one, other):
-        if is_trained(method, name):
+        spec = method.shared_spec().get(name)
+        # Tensors of only a pool come from training alone.
+        if spec is None or spec.source is Source.TRAINING:
             # Up to rounding: a method may add c_i and subtract it again.
             same = np.allclose(value, again, rtol=0, atol=1e-6)
             assert same, f"{what} {name!r} has personal state in it"
@@ -224,12 +221,6 @@ def released(
         yield "update", name, value, other.update[name]
     for name, value in (one.pool_entry or {}).items():
         yield "pool entry", name, value, (other.pool_entry or {})[name]
-
-
-def is_trained(method: Method, name: str) -> bool:
-    """Whether a tensor that leaves comes from training alone, as tensors of only a pool do."""
-    spec = method.shared_spec().get(name)
-    return spec is None or spec.source is Source.TRAINING
 
 
 OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")

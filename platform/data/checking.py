@@ -55,20 +55,16 @@ def _faults(dataset: Dataset, classes: Sequence[str]) -> list[str]:
         examples = len(split.images) if split.texts is None else len(split.texts)
         for what, count in (("domains", len(split.domains)), ("examples", examples)):
             if count != split.num_examples:
-                raise DataError(
-                    f"task.root: {dataset.name} has {count} {side} {what} and "
-                    f"{split.num_examples} labels; valid: as many of each"
-                )
+                said = f"has {count} {side} {what} and {split.num_examples} labels"
+                raise DataError.at(dataset.name, said, "as many of each")
         for values, names, what in (
             (split.labels, dataset.classes, "label"),
             (split.domains, dataset.domains, "domain"),
         ):
             for bad in (int(values.min()), int(values.max())):
                 if not 0 <= bad < len(names):
-                    raise DataError(
-                        f"task.root: {dataset.name} has {bad} for the {what} of a {side} example; "
-                        f"valid: 0 to {len(names) - 1}"
-                    )
+                    said = f"has {bad} for the {what} of a {side} example"
+                    raise DataError.at(dataset.name, said, f"0 to {len(names) - 1}")
     rows = np.setdiff1d(np.arange(dataset.train.num_examples), dataset.validation)
     with faults:
         require_every_class(dataset, dataset.train.labels[rows], classes if len(rows) else ())
@@ -260,18 +256,11 @@ def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]
     return dict(zip(names, found, strict=True))
 
 
-class _First(NamedTuple):
-    """The first example of some content; training examples come before test examples."""
-
-    side: str
-    label: int
-    name: str
-
-
 def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     """Open every example, and return sentences by `FAULTS` and under `copies`."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
-    seen: dict[bytes, _First] = {}
+    # Side, label and name of the first example of some content, a training example if there is one.
+    seen: dict[bytes, tuple[str, int, str]] = {}
     found: dict[str, list[str]] = {kind: [] for kind in (*FAULTS, "copies")}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
@@ -286,15 +275,15 @@ def examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
             name = f"{side} example {row}"
             if isinstance(split.images, ImageFiles) and split.texts is None:
                 name = f"{side} image {split.images.paths[row]!r}"
-            one = _First(side, int(split.labels[row]), name)
+            one = (side, int(split.labels[row]), name)
             first = seen.setdefault(digest, one)
-            line = f"{name} is the same as {first.name}"
-            if one.side != first.side:
+            line = f"{name} is the same as {first[2]}"
+            if side != first[0]:
                 found["repeated"].append(line)
-            if one.label != first.label:
-                mine, theirs = (repr(dataset.classes[each.label]) for each in (one, first))
+            if one[1] != first[1]:
+                mine, theirs = (repr(dataset.classes[each[1]]) for each in (one, first))
                 found["contradictory"].append(f"{line}, but of class {mine} and not {theirs}")
-            elif one is not first and one.side == first.side:
+            elif one is not first and side == first[0]:
                 found["copies"].append(line)
     return found
 

@@ -131,9 +131,8 @@ class ImageFiles:
                 return data
         # An impossible path is a ValueError, and a loop of links a RuntimeError.
         except (OSError, ValueError, RuntimeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or type(
-                error
-            ).__name__
+            known = error.strerror if isinstance(error, OSError) else None
+            reason = known or type(error).__name__
             raise DataError.at(path, f"cannot be read ({reason})", "an image file") from error
         reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
         raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
@@ -164,15 +163,11 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, "claims more pixels than any data set's") from error
     except UnidentifiedImageError as error:
-        raise DataError(
-            f"task.root: {name!r} is no image; valid formats: {', '.join(FORMATS)}"
-        ) from error
+        raise DataError.at(repr(name), "is no image", f"one of {', '.join(FORMATS)}") from error
     # Decoders raise many kinds of errors at a damaged file.
     except _DAMAGE as error:
-        raise DataError(
-            f"task.root: {name!r} is a damaged image ({type(error).__name__}); valid is one that "
-            "decodes"
-        ) from error
+        what = f"is a damaged image ({type(error).__name__})"
+        raise DataError.at(repr(name), what, "one that decodes") from error
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
@@ -215,17 +210,13 @@ def _require_plain(image: Any, name: str) -> None:
     """Refuse a TIFF file of several pages, and values that have no fixed place in 8 bits."""
     with suppress(EOFError):
         image.seek(1)
-        raise DataError(
-            f"task.root: {name!r} has several pages; valid is one, such as one of a stack"
-        )
+        raise DataError.at(repr(name), "has several pages", "one, such as one of a stack")
     # The tags are the bits of a value, and whether 0 is white.
     bits, is_white = image.tag_v2.get(258, (1,)), image.tag_v2.get(262) == 0
     is_grey = image.mode.startswith("I;16") and bits == (16,) and not is_white
     if image.mode[0] in "IF" and not is_grey:
-        raise DataError(
-            f"task.root: {name!r} has values of {bits[0]} bits in the mode {image.mode}; valid are "
-            "8 bits, or 16 without a sign from black to white"
-        )
+        what = f"has values of {bits[0]} bits in the mode {image.mode}"
+        raise DataError.at(repr(name), what, "8 bits, or 16 without a sign from black to white")
 
 
 def _too_large(name: str, what: str) -> DataError:

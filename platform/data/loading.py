@@ -380,10 +380,8 @@ def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, Common
         common["target"] = CommonRows(rows, dataset.classes)
     for name, found in common.items():
         if not len(found.rows):
-            raise DataError(
-                f"task.root: {dataset.name} has no {name} test example for evaluation.protocol = "
-                f"{config.evaluation.protocol}; valid: at least one"
-            )
+            what = f"has no {name} test example for evaluation.protocol = {protocol}"
+            raise DataError.at(dataset.name, what, "at least one")
     return common
 
 
@@ -442,7 +440,7 @@ def holdings(data: TaskData) -> tuple[Holding, ...]:
     def by_class(labels: Indices) -> Counts:
         return np.bincount(labels, minlength=len(data.classes)).astype(np.int64)
 
-    held = []
+    held: list[Holding] = []
     for kind, clients in (("client", data.clients), ("new", data.new_clients)):
         for position, client in enumerate(clients):
             rows = np.concatenate([client.train, client.validation])
@@ -455,11 +453,10 @@ def holdings(data: TaskData) -> tuple[Holding, ...]:
                     validation=by_class(train.labels[client.validation]),
                     test=by_class(test.labels[client.test]),
                     domains=np.array([int((domains == index).sum()) for index in data.domains]),
+                    sense=data.senses[len(held)] if data.senses else None,
                 )
             )
-    if not data.senses:
-        return tuple(held)
-    return tuple(replace(one, sense=sense) for one, sense in zip(held, data.senses, strict=True))
+    return tuple(held)
 
 
 def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
@@ -562,20 +559,15 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
     return PublicRows(split, found)
 
 
-def load_public(
-    name: str, request: DataRequest, own: Dataset, field: str = "public_data"
-) -> Dataset:
-    """Read public data; refuse other classes than `own`, and the federation's own data.
-
-    `field` is the section that names the data set, for errors.
-    """
+def load_public(name: str, request: DataRequest, own: Dataset) -> Dataset:
+    """Read public data; refuse other classes than `own`, and the federation's own data."""
     try:
         public = load_dataset(name, request)
         require_sound(public)
     except ConfigError as error:
         if not str(error).startswith(("task.root:", "task.dataset:")):
             raise
-        faults = (fault.replace("task", field, 1) for fault in error.faults)
+        faults = (fault.replace("task", "public_data", 1) for fault in error.faults)
         raise type(error)(*faults) from error
     if public.classes != own.classes:
         difference = f"{len(public.classes)} and not {len(own.classes)}"
@@ -584,7 +576,7 @@ def load_public(
                 difference = f"label {label} is {one!r} and not {other!r}"
                 break
         raise ConfigError(
-            f"{field}.dataset: {public.name} has other classes than the task's {own.name} "
+            f"public_data.dataset: {public.name} has other classes than the task's {own.name} "
             f"({difference}); valid: one with exactly its "
             f"{len(own.classes)} classes in the same order"
         )
@@ -592,7 +584,7 @@ def load_public(
         _share(one, other) for one in (public.train, public.test) for other in (own.train, own.test)
     ):
         raise ConfigError(
-            f"{field}.root: {public.name} there is the federation's own data, which is not "
+            f"public_data.root: {public.name} there is the federation's own data, which is not "
             "public; valid: another folder, without any client's images"
         )
     return public

@@ -265,10 +265,9 @@ def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str,
     for use in uses:
         twins = [other for other in split if split[other] == use]
         if len(twins) > 1:
-            raise DataError(
-                f"task.root: {str(root)!r} holds {conjoined(map(repr, twins))}, each of which may "
-                f"hold its {WORDS[use]} images; valid is one of them"
-            )
+            both = conjoined(map(repr, twins))
+            what = f"holds {both}, each of which may hold its {WORDS[use]} images"
+            raise DataError.at(root, what, "one of them")
     if "train" not in uses or len(uses) == 1:
         what = f"holds {conjoined(map(repr, split))} without the folder that belongs to it"
         raise DataError.at(root, what, LAYOUTS)

@@ -118,10 +118,9 @@ def _from_lines(path: Path, text: str) -> list[tuple[str, str]]:
         sign = next((sign for sign in _PARTED_BY if sign in line.strip()), " ")
         name, _, words = line.strip().partition(sign)
         if not words.strip():
-            raise DataError(
-                f"task.class_names: line {position} of {str(path)!r} has no words for "
-                f"{name[:80]!r}; valid is a class and its words, such as 'n02084071 dog'"
-            )
+            where, what = f"line {position} of {str(path)!r}", f"has no words for {name[:80]!r}"
+            valid = "a class and its words, such as 'n02084071 dog'"
+            raise DataError.at(where, what, valid, "task.class_names")
         pairs.append((name.strip(), words.strip()))
     return pairs
 
@@ -281,11 +280,9 @@ def _read(
         case "table" | "split_file":
             names = [name for name in files if _list_layout(name) == layout]
             if not names or (layout == "split_file" and len(names) > 1):
-                what = "no list of this kind" if not names else some(names)
-                raise DataError(
-                    f"task.layout: {layout} needs {OWN_LAYOUTS[layout]}, and {str(root)!r} holds "
-                    f"{what}; valid is one"
-                )
+                held = "no list of this kind" if not names else some(names)
+                what = f"needs {OWN_LAYOUTS[layout]}, and {str(root)!r} holds {held}"
+                raise DataError.at(layout, what, "one", "task.layout")
             if layout == "table":
                 return read_tables(root, names, faults)
             return read_split(root, names[0], faults)
@@ -294,10 +291,9 @@ def _read(
         case _:
             reading = _by_folders(root, files, faults)
             if reading.layout != layout:
-                raise DataError(
-                    f"task.layout: {layout} is {OWN_LAYOUTS[layout]}, and {str(root)!r} has "
-                    f"{OWN_LAYOUTS[reading.layout]}; valid: {reading.layout}, or null"
-                )
+                has = f"{str(root)!r} has {OWN_LAYOUTS[reading.layout]}"
+                what = f"is {OWN_LAYOUTS[layout]}, and {has}"
+                raise DataError.at(layout, what, f"{reading.layout}, or null", "task.layout")
             return reading
 
 

@@ -10,11 +10,9 @@ unknown writer.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -31,6 +29,7 @@ from platform.data.loaders._files import (
     require_present,
     require_printable,
     subfolders,
+    table_lines,
 )
 from platform.data.loaders.coop_splits import read_split_file, split_classes
 from platform.data.own_folders import (
@@ -175,7 +174,8 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
     for name, part in zip(names, told or ("",), strict=True):
         path = root / name
         require_inside(path, root)
-        lines = _lines(path)
+        all_lines = table_lines(path, _MOST_BYTES, _SIGNS)
+        lines = ((at, values) for at, values in all_lines if any(map(str.strip, values)))
         _, header = next(lines, (1, []))
         columns = _columns(header, repr(str(path)), bool(part))
         for at, values in lines:
@@ -206,23 +206,6 @@ def read_tables(root: Path, names: Sequence[str], faults: Faults) -> OwnReading:
         parts=told,
         remarks=(f"not read: {noun} {', '.join(sorted(ignored))}",) if ignored else (),
     )
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield number and values of each line that is not empty."""
-    # Spreadsheets begin a file with a mark of byte order.
-    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
-    sign = max(_SIGNS, key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True)
-    try:
-        for values in reader:
-            if any(value.strip() for value in values):
-                yield reader.line_num, values
-    except csv.Error as error:
-        raise DataError(
-            f"task.root: line {reader.line_num} of {str(path)!r} is no line of a table ({error}); "
-            "valid is CSV, with quotes around values that have a quote or a comma in them"
-        ) from error
 
 
 def read_split(root: Path, name: str, faults: Faults) -> OwnReading:
@@ -306,15 +289,11 @@ class SavedImages(ImageFiles):
         """Return an image's file as it was saved."""
         value = self._value(row)
         if value is None:
-            raise DataError(
-                f"task.root: {self.paths[row]!r} has no image in it; valid is one whose bytes are "
-                "saved, and no path to a file elsewhere"
-            )
+            valid = "one whose bytes are saved, and no path to a file elsewhere"
+            raise DataError.at(repr(self.paths[row]), "has no image in it", valid)
         if len(value) > MOST_BYTES:
-            raise DataError(
-                f"task.root: {self.paths[row]!r} is too large; valid are at most {MOST_BYTES:,} "
-                "bytes"
-            )
+            what = "is too large"
+            raise DataError.at(repr(self.paths[row]), what, f"at most {MOST_BYTES:,} bytes")
         return bytes(value)
 
     def size_of(self, row: int) -> int:

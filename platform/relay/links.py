@@ -201,9 +201,8 @@ def read_nodes(path: Path) -> Mapping[str, str]:
         whole = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read; valid: an enrolment") from error
-    if not isinstance(whole, dict) or whole.keys() != WHOLE:
-        raise ConfigError(f"{path}: is not an enrolment")
-    if not isinstance(whole["members"], dict):
+    is_whole = isinstance(whole, dict) and whole.keys() == WHOLE
+    if not is_whole or not isinstance(whole["members"], dict):
         raise ConfigError(f"{path}: is not an enrolment")
     found: dict[str, str] = {}
     for name, member in whole["members"].items():

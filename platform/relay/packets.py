@@ -255,12 +255,11 @@ def connect(path: Path, seconds: float | None = None) -> socket.socket:
     return sock
 
 
-def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
+def listening(path: Path, field: str) -> socket.socket:
     """Return a socket that listens at a path that only its owner can reach, or `ConfigError`.
 
     The function makes the path's folder, for its owner only, and replaces a socket that a dead
-    process left there. `field` is the setting that an error names, and `waiting` the number of
-    connections that may wait to be accepted.
+    process left there. `field` is the setting that an error names.
     """
     if len(os.fsencode(str(path))) > LONGEST_PATH:
         raise ConfigError(
@@ -274,7 +273,7 @@ def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
         # all threads.
         os.fchmod(sock.fileno(), 0o600)
         sock.bind(str(path))
-        sock.listen(waiting)
+        sock.listen(128)
     except OSError as error:
         sock.close()
         raise ConfigError(

@@ -8,10 +8,12 @@ it. An error describes the fault of a file in one sentence.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +72,24 @@ def read_text(path: Path, most: int) -> str:
         return read_bounded(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"task.root: {str(path)!r} is no text; valid is UTF-8") from error
+
+
+def table_lines(path: Path, most: int, signs: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield number and values of each line of a table of at most `most` bytes but empty ones.
+
+    Of the signs that may part values, the one that the first line has most often parts them.
+    """
+    # Spreadsheets begin a file with a mark of byte order.
+    text = read_text(path, most).removeprefix("\ufeff")
+    sign = max(signs, key=text.partition("\n")[0].count)
+    # Line ends inside quotes belong to the text.
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign, strict=True)
+    try:
+        yield from ((reader.line_num, values) for values in reader if values)
+    except csv.Error as error:
+        what = f"is no table at line {reader.line_num} ({error})"
+        valid = "CSV, with quotes around values that have a quote or a comma in them"
+        raise DataError.at(path, what, valid) from error
 
 
 def listed(
@@ -183,10 +203,8 @@ def require_inside(path: Path, root: Path) -> None:
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"task.root: {str(path)!r} cannot be read ({error.strerror}); valid is one that this user "
-        "may read"
-    )
+    what = f"cannot be read ({error.strerror})"
+    return DataError.at(path, what, "one that this user may read")
 
 
 MOST_BYTES: Final = 2**29
@@ -233,7 +251,14 @@ class DataFolder:
         return [line for line in text.splitlines() if line.strip()]
 
 
-def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:
+def plain(name: str) -> str:
+    """Return the letters and digits of a name, in small letters."""
+    return "".join(character for character in name.casefold() if character.isalnum())
+
+
+def class_words(
+    names: Sequence[object], path: Path | str, known: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Return class names, as a file has them in label order, in the words that captions use.
 
     They may differ from the published names, if these are `known`, in capitals and signs only.
@@ -253,17 +278,15 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
             what = f"has no name for class {label}"
             raise DataError.at(path, what, f"a word of at most {LONGEST_NAME} characters")
         if word in words[:label]:
-            raise DataError.at(
-                path, f"names class {label} {word!r} as class {words.index(word)}", "each name once"
-            )
+            what = f"names both class {words.index(word)} and class {label} {word!r}"
+            raise DataError.at(path, what, "each name once")
     if not known:
         return tuple(words)
     if len(words) != len(known):
         raise DataError.at(path, f"names {len(words)} classes", f"the {len(known)} as published")
     # In another order labels would mean other classes.
     for label, pair in enumerate(zip(words, known, strict=True)):
-        one, other = ("".join(c for c in name.casefold() if c.isalnum()) for name in pair)
-        if one != other:
+        if plain(pair[0]) != plain(pair[1]):
             raise DataError.at(
                 path, f"names class {label} {pair[0]!r}", f"{pair[1]!r}, as published"
             )
@@ -286,9 +309,7 @@ def require_examples(
     """Refuse a data set without a training label of each class, or without any test label."""
     empty = np.flatnonzero(np.bincount(train, minlength=len(classes)) == 0)
     if len(empty):
-        raise DataError(
-            f"task.root: {name} has no training example of class {classes[empty[0]]!r} (label "
-            f"{empty[0]}); valid is at least one of each of its {len(classes)} classes"
-        )
+        what = f"has no training example of class {classes[empty[0]]!r} (label {empty[0]})"
+        raise DataError.at(name, what, f"at least one of each of its {len(classes)} classes")
     if not len(test):
         raise DataError(f"task.root: {name} has no test example; valid is at least one")

@@ -143,20 +143,18 @@ def read_plain(data: bytes, name: str) -> object:
 
     Texts of Python 2 are read as Latin-1.
     """
-    valid = "valid are dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
+    valid = "dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
     try:
         with warnings.catch_warnings():
             # Python warns of strange escapes in texts, which do no harm here.
             warnings.simplefilter("ignore")
             return _Machine(len(data)).run(pickletools.genops(data))
     except NotPlainError as error:
-        raise DataError(
-            f"task.root: {name!r} is no pickle of plain data, and was not run: {error}; {valid}"
-        ) from error
+        what = f"is no pickle of plain data, and was not run: {error}"
+        raise DataError.at(repr(name), what, valid) from error
     except (ValueError, OverflowError) as error:
-        raise DataError(
-            f"task.root: {name!r} is no pickle, or a damaged or incomplete one; {valid}"
-        ) from error
+        what = "is no pickle, or a damaged or incomplete one"
+        raise DataError.at(repr(name), what, valid) from error
 
 
 class _Machine:

@@ -19,14 +19,13 @@ from typing import Final, NamedTuple
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
-    MOST_CLASSES,
     DataFolder,
+    class_words,
     image_split,
     read_text,
     require_distinct,
     require_listed_path,
     require_present,
-    require_printable,
 )
 from platform.errors import DataError
 
@@ -137,10 +136,9 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
         for position, row in enumerate(rows):
             # `type`, since true and false are whole numbers to `isinstance`.
             if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-                raise DataError(
-                    f"task.root: {key}[{position}] of {where} is {_shortened(row)}; valid is "
-                    "[path, label, class name] with a whole number as label"
-                )
+                what, place = f"is {_shortened(row)}", f"{key}[{position}] of {where}"
+                valid = "[path, label, class name] with a whole number as label"
+                raise DataError.at(place, what, valid)
         parts[key] = tuple(Entry(*row) for row in rows)
         for entry in parts[key]:
             require_listed_path(entry.path, where)
@@ -156,8 +154,6 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
         if name != entry.name:
             what = f"calls label {entry.label} both {_shortened(name)} and {_shortened(entry.name)}"
             raise DataError.at(where, what, "one name for each label")
-    if len(names) > MOST_CLASSES:
-        raise DataError.at(where, f"has {len(names)} different labels", f"1 to {MOST_CLASSES}")
     trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
         if not 0 <= label < len(names):
@@ -166,17 +162,7 @@ def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str
         if label not in trained:
             what = f"has no train image of label {label} ({_shortened(names[label])})"
             raise DataError.at(where, what, "at least one for each class")
-    classes = tuple(names[label].replace("_", " ").strip() for label in range(len(names)))
-    for label, name in enumerate(classes):
-        said = f"task.root: {where} calls label {label} {_shortened(names[label])}"
-        require_printable(name, said)
-    firsts: dict[str, int] = {}
-    for label, name in enumerate(classes):
-        first = firsts.setdefault(name, label)
-        if first != label:
-            what = f"gives the name {name!r} to the labels {first} and {label}"
-            raise DataError.at(where, what, "one label for each name")
-    return classes
+    return class_words([names[label] for label in range(len(names))], where)
 
 
 def _shortened(value: object) -> str:

@@ -35,18 +35,18 @@ from platform.config.randomness import key_of, stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
-    MOST_CLASSES,
     DataFolder,
     Row,
+    class_words,
     image_names,
     image_split,
     is_there,
+    plain,
     read_text,
     require_distinct,
     require_inside,
     require_listed_path,
     require_present,
-    require_printable,
     subfolders,
 )
 from platform.data.own_folders import Listed, Use, require_no_split_folders
@@ -78,11 +78,6 @@ class Layouts:
     lists: tuple[str, ...] = ()
     damaged: frozenset[str] = frozenset()
     numbered: bool = False
-
-
-def plain(name: str) -> str:
-    """Return the letters and digits of a name, in small letters."""
-    return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def matched(
@@ -191,11 +186,9 @@ def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | N
         raise DataError.at(where, f"lists {path!r}", f"'{domain}/class/image' and a number")
     if not (number.isascii() and number.isdigit() and len(number) < 10):
         raise DataError.at(where, f"ends in {number[:40]!r}", "a path, a space and a whole number")
-    if numbers.setdefault(steps[1], int(number)) != int(number):
-        raise DataError(
-            f"task.root: {where} gives the number {int(number)} to the class {steps[1]!r}, which "
-            f"was {numbers[steps[1]]} before; valid is one number for each class"
-        )
+    if (first := numbers.setdefault(steps[1], int(number))) != int(number):
+        what = f"gives the number {int(number)} to the class {steps[1]!r}, which was {first} before"
+        raise DataError.at(where, what, "one number for each class")
     return path
 
 
@@ -368,18 +361,7 @@ def _classes(
             is_name = plain(folder) in names
             labels[folder] = names.index(plain(folder)) if is_name else int(folder)
         return info.classes, labels
-    if len(folders) > MOST_CLASSES:
-        raise DataError.at(
-            images, f"has {len(folders)} different class folders", f"1 to {MOST_CLASSES}"
-        )
-    classes = tuple(folder.replace("_", " ").strip() for folder in folders)
-    firsts: dict[str, int] = {}
-    for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
-        require_printable(name, f"task.root: {str(images)!r} has a class folder {folder[:80]!r}")
-        if firsts.setdefault(name, label) != label:
-            raise DataError.at(
-                images, f"has two class folders for {name!r}", "one spelling in all domains"
-            )
+    classes = class_words(folders, images)
     return classes, {folder: label for label, folder in enumerate(folders)}
 
 

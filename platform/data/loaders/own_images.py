@@ -120,9 +120,7 @@ def _load(name: str, request: DataRequest, faults: Faults) -> Dataset:
     classes = tuple(dict.fromkeys(reading.words[name] for name in kept))
     labels = {name: classes.index(reading.words[name]) for name in kept}
     is_own = reading.owners == "clients" or hints.partition == "domain"
-    drawn: frozenset[str] = frozenset()
-    if not is_own:
-        drawn = _drawn(groups, request)
+    drawn = frozenset[str]() if is_own else _drawn(groups, request)
     rows: dict[Use, list[Row]] = {use: [] for use in WORDS}
     for index, (domain, group) in enumerate(groups.items()):
         held_out = domain == request.held_out_domain
@@ -163,21 +161,16 @@ def load_holding(
     reading = recognise_own(root, hints or Hints(), faults, one_holder=True)
     faults.require_none()
     (group,) = reading.groups.values()
-    labels: dict[str, int] = {}
-    left_out = []
+    labels, left_out = dict[str, int](), Faults()
     for name, called in reading.words.items():
-        try:
+        with left_out:
             labels |= labels_of(reading.root, {name: called}, classes)
-        except DataError as error:
-            left_out.append(str(error))
     known = [image for image in group.listed if image.name in labels]
     files, readable = group.files(group.root, tuple(image.path for image in known)), []
     for row, image in enumerate(known):
-        try:
+        with left_out:
             files.bytes_of(row)
             readable.append(image)
-        except DataError as error:
-            left_out.append(str(error))
     group = replace(group, listed=tuple(readable))
     dataset = _dataset_of(
         HELD,

@@ -26,7 +26,6 @@ from Python's hash seed; here label order is the fixed order of FedBN's own tabl
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import math
@@ -312,17 +311,8 @@ def _load_news(folder: _files.DataFolder, request: DataRequest) -> Read:
 
 def _news_split(folder: _files.DataFolder, path: Path) -> Split:
     folder.require(path)
-    text = _files.read_text(path, _files.MOST_TEXT).removeprefix("\ufeff")
-    # Line ends inside quotes belong to the text.
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        rows = [(reader.line_num, row) for row in reader if row]
-    except csv.Error as error:
-        what = f"is damaged at line {reader.line_num} ({error})"
-        valid = "a comma-separated table with quotes around texts"
-        raise DataError.at(path, what, valid) from error
     numbers, texts = [], []
-    for line, row in rows:
+    for line, row in _files.table_lines(path, _files.MOST_TEXT, (",",)):
         if len(row) != 3 or not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 5):
             what = f"has no class, title and description at line {line}"
             raise DataError.at(path, what, "a class's number and two texts")

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from platform.experiment.planning import RunPlan
+from platform.parties.profile import ClientProfile
+from privacy import Release
 from privacy.auditing import AuditError, AuditResult
 
 Vector = NDArray[np.float64]
 
 
-class Progress(Protocol):
-    """Gets the progress of the audit."""
+Progress = Callable[[str, int, int], None]
+"""Gets the channel, and how many of how many canaries were sent."""
 
-    def __call__(self, channel: str, done: int, total: int) -> None:
-        """Take the channel, and how many of its canaries were sent."""
-        ...
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelGame:
+    """One channel of a run under audit.
+
+    Attributes:
+        run: The planned run.
+        profile: The client that sends the canaries.
+        charge: The ledger's row for the channel.
+        canaries: Number of canaries that are judged.
+        error: Probability that a correct build fails here.
+    """
+
+    run: RunPlan
+    profile: ClientProfile
+    charge: Release
+    canaries: int
+    error: float
 
 
 @dataclass(frozen=True, kw_only=True)

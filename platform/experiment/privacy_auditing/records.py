@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 
 from methods import Arrays, ClientView, Examples
 from platform.config.randomness import stream
-from platform.experiment.planning import RunPlan
 from platform.experiment.privacy_auditing.outcome import (
     ChannelAudit,
+    ChannelGame,
     Progress,
     Vector,
     problems_of,
     standardise,
 )
 from platform.experiment.simulation import trainer_factory
-from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of
+from platform.parties.profile import TrainerFactory, first_state, noise_of
 from platform.parties.totality import train
-from privacy import DpSgd, Release
+from privacy import DpSgd
 from privacy.auditing import (
     RECORD_THRESHOLD,
     calibration_runs,
@@ -70,24 +70,10 @@ _Setting = tuple[TrainerFactory, ClientView]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordGame:
-    """One client's training under audit.
+class RecordGame(ChannelGame):
+    """One client's training under audit; `mechanism` is what the training is charged as."""
 
-    Attributes:
-        run: The planned run.
-        profile: The client.
-        mechanism: The mechanism that the training is charged as.
-        charge: The ledger's row for the training.
-        canaries: Number of trainings that are judged.
-        error: Probability that a correct build fails here.
-    """
-
-    run: RunPlan
-    profile: ClientProfile
     mechanism: DpSgd
-    charge: Release
-    canaries: int
-    error: float
 
 
 @dataclass(frozen=True)
@@ -206,18 +192,9 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
         name: float(np.sqrt(np.stack([run[name] for run in runs]).var(axis=0, ddof=1).mean()))
         for name in runs[0]
     }
-    sets = [
-        others,
-        *(
-            Examples(
-                {
-                    name: np.concatenate([array, record.arrays[name]])
-                    for name, array in others.arrays.items()
-                }
-            )
-            for record in _candidates(game)
-        ),
-    ]
+    sets, own = [others], others.arrays
+    for made in _candidates(game):
+        sets.append(Examples({n: np.concatenate([a, made[n]]) for n, a in own.items()}))
     trained = [_train(bare, quiet, examples, next(rounds)) for examples in sets]
     pairs: Iterator[tuple[int, int]] = iter((i, 0) for i in range(1, len(sets)))
     if game.mechanism.relation == "replace_one":
@@ -231,7 +208,7 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
     return _Canary(sets[best[0]], sets[best[1]], differences[best], scale)
 
 
-def _candidates(game: RecordGame) -> Iterator[Examples]:
+def _candidates(game: RecordGame) -> Iterator[Arrays]:
     """Yield made-up records: rows of some norm, or of integers in the range of the data's."""
     rng = stream(game.run.terms.config.seed, "audit's candidates")
     classes, own = len(game.run.learning.classes), game.profile.data.arrays
@@ -247,7 +224,7 @@ def _candidates(game: RecordGame) -> Iterator[Examples]:
                 direction = rng.standard_normal(shape)
                 row = length * direction / np.linalg.norm(direction)
             made[name] = np.asarray(row).astype(array.dtype)
-        yield Examples(made)
+        yield made
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 
 from methods import Arrays, LocalResult, TensorSpec
 from platform.config.randomness import stream
-from platform.experiment.planning import RunPlan
 from platform.experiment.privacy_auditing.outcome import (
     ChannelAudit,
+    ChannelGame,
     Progress,
     Vector,
     problems_of,
@@ -40,7 +40,7 @@ from platform.protection.sums import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.attempts import coordinator_noise
 from platform.wire.layout import Spec, flatten, unflatten, vector_length
-from privacy import Channel, Release, UnknownMechanism
+from privacy import Channel, UnknownMechanism
 from privacy.auditing import (
     claim_of,
     judge_client_unit,
@@ -116,25 +116,15 @@ EXAMPLES = 7
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadGame:
-    """One channel under audit.
+class UploadGame(ChannelGame):
+    """The sum or pool under audit.
 
     Attributes:
-        run: The planned run.
-        profile: The client that sends the canaries.
         channel: The channel.
-        charge: The ledger's row for the channel.
-        canaries: Number of canaries.
-        error: Probability that a correct build fails here.
         apart: Whether a canary and its neighbour are in two groups, as private experts can be.
     """
 
-    run: RunPlan
-    profile: ClientProfile
     channel: Channel
-    charge: Release
-    canaries: int
-    error: float
     apart: bool = False
 
     @property
@@ -346,13 +336,11 @@ def _prepare(
     protection = game.protection
     update, entry = _zeros(protection.layout.spec), _zeros(protection.pool_spec or {})
     arrays = unflatten(vector, game.spec)
-    if game.channel == "sum":
+    if game.channel == "sum" or not protection.has_own_entry_noise:
         update = arrays
     if game.channel == "pool" or set(update) == set(entry):
         # Under `same` the entry must be the update itself.
         entry = arrays
-    if game.channel == "pool" and not protection.has_own_entry_noise:
-        update = arrays
     result = LocalResult(
         update,
         entry if protection.pool_spec is not None else None,

@@ -59,8 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     request.set_defaults(work=_request)
     link = commands.add_parser("link", help="relay between the coordinator's hub and SuperLink")
     link.add_argument("hub", type=Path)
-    link.add_argument("--private-key", type=Path)
-    link.add_argument("--secret", type=Path, required=True)
     link.add_argument("--enrolment", type=Path, required=True)
     link.set_defaults(work=_link)
     node = commands.add_parser("node", help="relay between SuperLink and a client's process")
@@ -70,9 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     superlink = commands.add_parser("superlink", help="start Flower's SuperLink as we need it")
     superlink.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a server for others
     superlink.add_argument("--port", type=int, default=9092)
-    superlink.add_argument("--private-key", type=Path)
-    superlink.add_argument("--secret", type=Path, required=True)
     superlink.set_defaults(work=_superlink)
+    for command in (link, superlink):
+        command.add_argument("--private-key", type=Path)
+        command.add_argument("--secret", type=Path, required=True)
     for command in (link, node):
         command.add_argument("--superlink", required=True, help="HOST:PORT")
     for command in (link, node, superlink):
@@ -100,11 +99,10 @@ def _link(options: argparse.Namespace) -> int:
     from platform.relay.flower.connection import Place, read_enrolled, server_place
     from platform.relay.flower.superlink import carry_through
 
+    place = Place(address=options.superlink, tls=None)
     if _is_secured(options, "root", "certificate", "private_key"):
         own = (options.root, options.certificate, options.private_key)
         place = server_place(options.superlink, *own)
-    else:
-        place = Place(address=options.superlink, tls=None)
     carry_through(
         place=place,
         secret=_read(options.secret),
@@ -120,10 +118,9 @@ def _node(options: argparse.Namespace) -> int:
     from platform.relay.flower.connection import Place, node_place
     from platform.relay.flower.node import Node
 
+    place = Place(address=options.superlink, tls=None)
     if _is_secured(options, "root", "certificate"):
         place = node_place(options.superlink, options.root, options.certificate, options.key)
-    else:
-        place = Place(address=options.superlink, tls=None)
     Node(place=place, key=options.key, socket=options.socket, tell=say).until(end_by_signal())
     return 0
 

@@ -60,12 +60,10 @@ def server_paths_of(local: Path) -> tuple[Path, Path]:
 
 
 def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read; valid: the file that `site` writes") from error
-    found = tree if isinstance(tree, dict) and sorted(tree) == list(keys) else {}
-    if not found or not all(isinstance(v, str) and Path(v).is_absolute() for v in found.values()):
+    found = _tree(path, "the file that `site` writes")
+    if sorted(found) != list(keys) or not all(
+        isinstance(v, str) and Path(v).is_absolute() for v in found.values()
+    ):
         raise ConfigError(f"{path}: valid: {' and '.join(keys)}, each an absolute path")
     return {key: Path(value) for key, value in found.items()}
 
@@ -82,7 +80,7 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     if server != (enrolment is not None):
         raise ConfigError(f"{str(kit)!r}: valid: the enrolment at the server, and none at a site")
     local = kit / "local"
-    resources = _defaults(local / "resources.json.default")
+    resources = _tree(local / "resources.json.default")
     resources["class_allow_list"] = list(SERVER_CLASSES if server else CLIENT_CLASSES)
     resources["class_list_enforcement_mode"] = "enforce"
     resources["allow_log_streaming"] = False
@@ -97,7 +95,7 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
             if component["id"] == "job_manager":
                 component["args"]["uri_root"] = str(jobs / "stored")
     _write(local / "resources.json", resources)
-    rights = _defaults(local / "authorization.json.default")
+    rights = _tree(local / "authorization.json.default")
     # No role may submit code.
     no_code = {"shell_commands": "none", "byoc": "none"}
     permissions = dict(rights["permissions"])
@@ -114,13 +112,13 @@ def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     _write(local / FILE, {key: str(path.absolute()) for key, path in paths.items()})
 
 
-def _defaults(path: Path) -> dict[str, Any]:
+def _tree(path: Path, valid: str = "a kit as FLARE makes it") -> dict[str, Any]:
     try:
         tree = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read; valid: a kit as FLARE makes it") from error
+        raise ConfigError(f"{path}: cannot be read; valid: {valid}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: valid: a kit as FLARE makes it")
+        raise ConfigError(f"{path}: valid: {valid}")
     return tree
 
 

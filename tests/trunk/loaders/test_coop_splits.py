@@ -86,7 +86,7 @@ ROWS = {
     "huge": (["image_00001.jpg", 10**400, "huge"], "label a number"),
     "truth": (["image_00001.jpg", False, "kind_of_0"], r"train\[0\] of .* is .*whole number"),
     "two-names": (["image_00001.jpg", 0, "rose"], "calls label 0 both"),
-    "nameless": (["image_00001.jpg", 3, "_"], "calls label 3 '_'"),
+    "nameless": (["image_00001.jpg", 3, "_"], "no name for class 3"),
 }
 
 

@@ -85,7 +85,7 @@ def test_domains_and_clients(root: Path):
         ("path,label\nimages/0.png,a\nimages/0.png,a\n", "lists 'images/0.png' 2 times"),
         ("path,label\nimages/0.png,Cat\nimages/1.png,cat\n", "in two spellings"),
         ("path,label,split\nimages/0.png,a,\nimages/1.png,a,test\n", "has no split for 'images/0"),
-        ('path,label\n"images/0.png,a\n', "no line of a"),
+        ('path,label\n"images/0.png,a\n', "no table at line"),
     ],
 )
 def test_tables_that_are_refused(root: Path, text: str, sentence: str):

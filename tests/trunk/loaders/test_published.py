@@ -100,7 +100,7 @@ ROWS = np.zeros((2, PIXELS), np.uint8)
         ("data_batch_2.bin", one(3) + one(10), "label 10 at"),
         ("test_batch.bin", b"", "no test example"),
         ("batches.meta.txt", b"airplane\n\xff\xfe", "is no text"),
-        ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane'"),
+        ("batches.meta.txt", b"airplane\ncat\nairplane\n", "class 2 'airplane'"),
         # Labels would mean other classes, and every number would be right for the wrong words.
         ("batches.meta.txt", "\n".join(CIFAR10[::-1]).encode(), "'truck'; valid:"),
         ("test_batch", {"labels": [1, 2]}, "no 'data' that"),
@@ -270,7 +270,7 @@ def test_line_ends_quotes_and_empty_lines(tmp_path: Path):
         (LINE.format("one"), "description at line 1"),
         (LINE.format("9" * 30), "description at line 1"),
         (LINE.format(1) + '"2","only a title"\n', "description at line 2"),
-        (LINE.format(1) + '"2","never closed\n', "is damaged at line"),
+        (LINE.format(1) + '"2","never closed\n', "is no table at line"),
         ("", "no test example"),
     ],
 )
