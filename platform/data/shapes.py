@@ -437,10 +437,10 @@ class Part(IntEnum):
 def rendered(
     name: str,
     classes: tuple[str, ...],
-    seed: int,
     counts: tuple[int, int],
     outlines: Callable[[Part, Indices], Indices],
     *,
+    seed: int,
     domains: Sequence[str],
     stream: Stream,
 ) -> Dataset:
@@ -460,24 +460,23 @@ def rendered(
     for part, count in zip(Part, counts, strict=True):
         labels = np.repeat(np.arange(len(classes)), count)
         drawn = np.broadcast_to(outlines(part, labels), (len(domains), len(labels)))
-        sides.append(draw_split(seed, stream, tuple(domains), part, labels, drawn))
+        keys = (seed, int(stream), int(part))
+        sides.append(draw_split(keys, tuple(domains), labels, drawn))
     train, test = sides
     return Dataset(name=name, classes=classes, domains=tuple(domains), train=train, test=test)
 
 
 def draw_split(
-    seed: int,
-    stream: Stream,
-    domains: tuple[str, ...],
-    part: Part,
-    labels: Indices,
-    outlines: Indices,
+    keys: tuple[int, int, int], domains: tuple[str, ...], labels: Indices, outlines: Indices
 ) -> Split:
-    """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`."""
+    """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`.
+
+    The keys are the seed, the stream and the part.
+    """
     images = np.empty((*outlines.shape, _SIDE, _SIDE, 3), dtype=np.uint8)
     for index, domain in enumerate(domains):
-        key = (int(stream), int(part), DOMAINS.index(domain))
-        rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+        key = (*keys[1:], DOMAINS.index(domain))
+        rng = np.random.default_rng(np.random.SeedSequence(keys[0], spawn_key=key))
         for start in range(0, len(labels), _BLOCK):
             rows = slice(start, start + _BLOCK)
             names = [CLASSES[outline] for outline in outlines[index, rows]]
@@ -500,5 +499,8 @@ def shapes_dataset(
     """Render the data set; see `rendered`."""
     counts = (train_per_class_and_domain, test_per_class_and_domain)
     return rendered(
-        *("shapes", CLASSES, seed, counts, lambda _, labels: labels), domains=domains, stream=stream
+        *("shapes", CLASSES, counts, lambda _, labels: labels),
+        seed=seed,
+        domains=domains,
+        stream=stream,
     )
