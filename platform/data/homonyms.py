@@ -84,7 +84,9 @@ def homonyms_dataset(
         return outlines_of(labels, of_rows)
 
     counts = (train_per_class_and_domain, test_per_class_and_domain)
-    return rendered("homonyms", CLASSES, seed, counts, outlines, domains=domains, stream=stream)
+    return rendered(
+        *("homonyms", CLASSES, seed, counts), outlines=outlines, domains=domains, stream=stream
+    )
 
 
 def senses_of_clients(number: int) -> tuple[str, ...]:

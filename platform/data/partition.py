@@ -100,7 +100,7 @@ def dirichlet_counts(
     All images of the given sizes, (classes,) each, are dealt out; `whose` is the word for the
     clients in errors. Refuses if no draw out of `DRAWS` gives every client its least.
     """
-    for train, test in _draws(shares.alpha, (train_sizes, test_sizes), clients, 0.0, rng):
+    for train, test in _draws(shares.alpha, (train_sizes, test_sizes), clients, 0.0, rng=rng):
         if _has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
             return train, test
     tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
@@ -108,7 +108,7 @@ def dirichlet_counts(
 
 
 def _draws(
-    alpha: float, sizes: Sequence[Counts], clients: int, ratio: float, rng: np.random.Generator
+    alpha: float, sizes: Sequence[Counts], clients: int, ratio: float, *, rng: np.random.Generator
 ) -> Iterator[list[Counts]]:
     """Yield draws, for each of the sizes (classes,) counts (classes, clients).
 
@@ -229,7 +229,7 @@ def shared_ratio_counts(
     asked = shares.minimum or least_images(int(sizes.sum()), clients)
     # One image cannot be for training and for testing.
     shares = replace(shares, minimum=max(asked, _SPLITTABLE))
-    for (counts,) in _draws(shares.alpha, (sizes,), clients, ratio, rng):
+    for (counts,) in _draws(shares.alpha, (sizes,), clients, ratio, rng=rng):
         if _has_enough(shares, counts):
             return counts
     raise _never_enough(shares, "images", "", f"{clients} clients")

@@ -439,8 +439,8 @@ def rendered(
     classes: tuple[str, ...],
     seed: int,
     counts: tuple[int, int],
-    outlines: Callable[[Part, Indices], Indices],
     *,
+    outlines: Callable[[Part, Indices], Indices],
     domains: Sequence[str],
     stream: Stream,
 ) -> Dataset:
@@ -460,7 +460,7 @@ def rendered(
     for part, count in zip(Part, counts, strict=True):
         labels = np.repeat(np.arange(len(classes)), count)
         drawn = np.broadcast_to(outlines(part, labels), (len(domains), len(labels)))
-        sides.append(draw_split(seed, stream, tuple(domains), part, labels, drawn))
+        sides.append(draw_split(seed, stream, tuple(domains), part, labels=labels, outlines=drawn))
     train, test = sides
     return Dataset(name=name, classes=classes, domains=tuple(domains), train=train, test=test)
 
@@ -470,6 +470,7 @@ def draw_split(
     stream: Stream,
     domains: tuple[str, ...],
     part: Part,
+    *,
     labels: Indices,
     outlines: Indices,
 ) -> Split:
@@ -500,5 +501,8 @@ def shapes_dataset(
     """Render the data set; see `rendered`."""
     counts = (train_per_class_and_domain, test_per_class_and_domain)
     return rendered(
-        *("shapes", CLASSES, seed, counts, lambda _, labels: labels), domains=domains, stream=stream
+        *("shapes", CLASSES, seed, counts),
+        outlines=lambda _, labels: labels,
+        domains=domains,
+        stream=stream,
     )
