@@ -163,6 +163,7 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
 _PER_NEIGHBOUR = {False: 98 + 38, True: 98 + 64 + 38}
 _ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 32 + 38}
 
+SHAPE = ("neighbours", "threshold", "corrupt", "smallest_sum")
 _REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
     (False, "complete"),
     (False, "k_regular"),
@@ -192,25 +193,20 @@ def secagg_plan_command(
             found, auto = planned(active=active, graph=graph), planned(active=active, graph="auto")
             packed = packed_bytes(length, ring_bits)
         except CalibrationError as error:
-            refused = dict.fromkeys(("neighbours", "threshold", "corrupt", "smallest_sum"))
-            documents.append(base | refused | {"chosen": False, "refused": str(error)})
+            refused = {"chosen": False, "refused": str(error)}
+            documents.append(base | dict.fromkeys(SHAPE) | refused)
             continue
         except ValueError as error:
             raise ConfigError(f"secagg-plan: {error}") from error
         sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
-        numbers: dict[str, float | None] = {
-            "neighbours": found.neighbours,
-            "threshold": found.threshold,
-            "corrupt": found.corrupt,
-            "smallest_sum": found.smallest_sum,
-        }
+        numbers: dict[str, float | None] = {name: getattr(found, name) for name in SHAPE}
         for name in ("security_bits", "correctness_bits"):
             # Infinity, for a rule that always holds, is not JSON.
             bits = getattr(found, name)
             numbers[name] = None if math.isinf(bits) else round(bits, 1)
         numbers["bytes_up"] = sent + packed
         documents.append(base | numbers | {"chosen": found == auto, "refused": None})
-    names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
+    names = ("adversary", "graph", "rule", *SHAPE)
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
     rows, refusals = [], []

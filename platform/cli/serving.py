@@ -243,16 +243,13 @@ def _print(
     console().print(table(None, _NAMES, rows))
     for other in compared:
         console().print(printable(f"{other['file']}: {other['common']} common heads"))
-    for run in found:
-        for problem in run.problems:
-            typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)
-    for other in compared:
-        for problem in other["problems"]:
-            typer.echo(f"error: {printable(problem)}", err=True)
+    faults = [f"run {run.run_id}: {problem}" for run in found for problem in run.problems]
+    faults += [problem for other in compared for problem in other["problems"]]
     for upload in bound:
         if upload["run"] is None:
-            text = f"no receipt is of the upload in {upload['file']}"
-            typer.echo(f"error: {printable(text)}", err=True)
+            faults.append(f"no receipt is of the upload in {upload['file']}")
         else:
             told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
             console().print(printable(f"{upload['file']}: the upload of {told}"))
+    for fault in faults:
+        typer.echo(f"error: {printable(fault)}", err=True)

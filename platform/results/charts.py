@@ -331,8 +331,8 @@ class LinePicture(Picture):
                 continue
             points = [point for line in panel.lines for point in line.points]
             heights = [value for one in points for value in (one.y, one.low, one.high)]
-            across = _Reach.of(panel.across, [one.x for one in points])
-            up = _Reach.of(panel.up, heights)
+            across = _Reach(panel.across, [one.x for one in points])
+            up = _Reach(panel.up, heights)
             for line in panel.lines:
                 index = names.index(line.label)
                 handles[line.label] = _draw_line(axes, line, index, (across, up))
@@ -376,26 +376,19 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
     return handle
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Reach:
     """The range of an axis, with a place beyond its end for infinite values."""
 
-    scale: Scale
-    values: tuple[float, ...]
-    has_infinite: bool
-    is_logarithmic: bool
-
-    @classmethod
-    def of(cls, scale: Scale, values: Sequence[float]) -> _Reach:
-        finite = tuple(sorted({value for value in values if math.isfinite(value)}))
-        crowds = (
+    def __init__(self, scale: Scale, values: Sequence[float]) -> None:
+        self.scale = scale
+        self.values = finite = sorted({value for value in values if math.isfinite(value)})
+        self.has_infinite = any(math.isinf(value) for value in values)
+        self.is_logarithmic = (
             scale.kind in ("values", "amount")
             and len(finite) > 1
             and finite[0] > 0.0
             and finite[-1] / finite[0] >= LOGARITHMIC_FROM
         )
-        infinite = any(math.isinf(value) for value in values)
-        return cls(scale=scale, values=finite, has_infinite=infinite, is_logarithmic=crowds)
 
     def place(self, value: float) -> float:
         """Return the place of a value on the axis."""

@@ -35,58 +35,56 @@ from platform.rounds.documents import ADVERSARIES, csv_text, json_number
 def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
     """Return one line a run and measure, with a column for each axis."""
     columns = (
-        *("config", "dataset", "method", "seed", *axes),
-        *("protocol", "selection", "measure", "value", *PRIVACY),
+        *(*WHICH, *axes, "protocol", "selection", "measure", "value", *PRIVACY),
         *(f"epsilon_{name}" for name in ADVERSARIES),
         *("committed_rounds", "chosen_round", "run"),
     )
-    rows = []
-    for record in records:
-        values = dict(record.axes)
-        who = (record.config, record.dataset, record.method, record.seed)
-        for selection, scores in record.scores.items():
-            for measure, value in scores.items():
-                rows.append(
-                    (
-                        *(*who, *(values[key] for key in axes)),
-                        *(record.protocol, selection, measure, value),
-                        *(record.privacy.get(name) for name in PRIVACY),
-                        *(record.epsilon(name) for name in ADVERSARIES),
-                        len(record.rounds),
-                        record.document[BEST]["round"] if selection == BEST else None,
-                        record.run_id,
-                    )
-                )
+    rows = [
+        (
+            *(*_which(record, axes), record.protocol, selection, measure, value),
+            *(record.privacy[name] for name in PRIVACY),
+            *(record.epsilon(name) for name in ADVERSARIES),
+            len(record.rounds),
+            record.document[BEST]["round"] if selection == BEST else None,
+            record.run_id,
+        )
+        for record in records
+        for selection, scores in record.scores.items()
+        for measure, value in scores.items()
+    ]
     return csv_text(columns, rows)
 
 
-def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
+def rounds_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
     """Return one line a run and committed round."""
     scores = ("mean", "weighted", "std", "worst")
     columns = (
-        *("config", "dataset", "method", "seed", *axes, "round"),
+        *(*WHICH, *axes, "round"),
         *(f"accuracy_{name}" for name in scores),
         "validation_mean",
         *(f"epsilon_{name}" for name in ADVERSARIES),
         "run",
     )
-    rows = []
-    for outcome in outcomes:
-        cell, values = outcome.cell, dict(outcome.cell.axes)
-        summary = outcome.summary or {"rounds": []}
-        for document in summary["rounds"]:
-            rows.append(
-                (
-                    *(cell.config, summary["dataset"], cell.method, cell.seed),
-                    *(values[key] for key in axes),
-                    document["round"],
-                    *(document["accuracy"][name] for name in scores),
-                    (document.get("validation") or {}).get("mean"),
-                    *(document["epsilon"][name] for name in ADVERSARIES),
-                    outcome.run_id,
-                )
-            )
+    rows = [
+        (
+            *(*_which(record, axes), document["round"]),
+            *(document["accuracy"][name] for name in scores),
+            (document.get("validation") or {}).get("mean"),
+            *(document["epsilon"][name] for name in ADVERSARIES),
+            record.run_id,
+        )
+        for record in records
+        for document in record.document["rounds"]
+    ]
     return csv_text(columns, rows)
+
+
+WHICH: Final = ("config", "dataset", "method", "seed")
+
+
+def _which(record: Record, axes: Sequence[str]) -> tuple[Any, ...]:
+    values = dict(record.axes)
+    return (*(getattr(record, name) for name in WHICH), *(values[key] for key in axes))
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
         return Results(grid, outcomes, (), output)
     tables = tuple(build_tables(grid, records))
     write_text(output / "results.csv", results_csv(records, axes))
-    write_text(output / "rounds.csv", rounds_csv(done, axes))
+    write_text(output / "rounds.csv", rounds_csv(records, axes))
     write_text(output / TESTS_FILE, tests_csv(tables))
     write_text(output / TABLE_FILE, markdown(tables))
     write_text(output / "table.tex", latex(tables))
