@@ -233,12 +233,7 @@ class PageRecords:
 
     def gauges(self) -> Sequence[Gauge]:
         """Return the newest runs' numbers, without the name of any client."""
-
-        def read(database: Database) -> Sequence[Gauge]:
-            with database.unit_of_work(read_only=True) as uow:
-                return run_gauges(uow)
-
-        return self._patiently(read) if is_there(self._storage) else ()
+        return self._patiently(run_gauges) if is_there(self._storage) else ()
 
     def stamp(self) -> str:
         """Return a text that changes whenever the database's file changes."""
@@ -266,19 +261,20 @@ def rounds_of(uow: UnitOfWork, run: RunRecord) -> Sequence[RoundRecord]:
     return uow.rounds.all(stored_tree(run).get("phase_two_of") or run.run_id)
 
 
-def run_gauges(uow: UnitOfWork) -> list[Gauge]:
+def run_gauges(database: Database) -> list[Gauge]:
     """Return the numbers of the newest runs and of those that go on: by run, never by client.
 
     Counts by client would tell who was drawn into a cohort. Every number is as a run's last round
     states it; `audit verify` says whether the records agree.
     """
-    known = uow.runs.list()
-    chosen = [run for run in known[:-NEWEST] if run.status == "running"] + list(known[-NEWEST:])
+    with database.unit_of_work(read_only=True) as uow:
+        known = uow.runs.list()
+        going_on = [run for run in known[:-NEWEST] if run.status == "running"]
+        rounds = {
+            run.run_id: in_rounds([shown_round(row.document) for row in rounds_of(uow, run)])
+            for run in (*going_on, *known[-NEWEST:])
+        }
     states = Counter(run.status for run in known)
-    rounds = {
-        run.run_id: in_rounds([shown_round(row.document) for row in rounds_of(uow, run)])
-        for run in chosen
-    }
     last = [(run_id, found[-1]) for run_id, found in rounds.items() if found]
     by_status = [((status,), float(states[status])) for status in RUN_STATUSES]
     # An infinite epsilon is the text `inf`.

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from platform.cli.auditing import parse_key
-from platform.cli.ending import AUDIT_BROKEN, CLIENT, Ended, ending_at_once
+from platform.cli.ending import AUDIT_BROKEN, CLIENT, SIGNALS, Ended, ending_at_once
 from platform.cli.models import print_classes, read_image
 from platform.cli.output import (
     Whole,
@@ -46,8 +46,6 @@ from platform.parties.receipt_checks import (
 from platform.rounds.documents import json_number
 from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
-
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve_command(config: Path, *, as_json: bool) -> None:
@@ -81,10 +79,10 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         came.append(number)
         ended.set()
-        for each in ENDING:
+        for each in SIGNALS:
             signal.signal(each, ending_at_once(told))
 
-    before = {number: signal.signal(number, end) for number in ENDING}
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
         serve_holder(settings, Surroundings(), tell, ended)
     finally:

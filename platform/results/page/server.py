@@ -26,7 +26,6 @@ import anyio
 import uvicorn
 from anyio import to_thread
 from markupsafe import Markup
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
@@ -244,9 +243,7 @@ class Page:
         except Known:
             # The page describes the fault; the monitoring system gets no number.
             return PlainTextResponse("the records cannot be read\n", status_code=503)
-        registry = CollectorRegistry()
-        registry.register(_Once(gauges))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(generate_latest(_Once(gauges)), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def changes(self, request: Request) -> Response:
         """Send an event to a page after every write."""

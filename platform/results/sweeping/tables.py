@@ -443,16 +443,11 @@ def _tested(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[Row], lis
             )
         # A row without a number of several seeds is in no test, so nothing is better than it.
         best |= {(name, index) for name, wins in won.items() if 0 < wins == len(group) - 1}
-    marked = [
-        replace(
-            row,
-            numbers=tuple(
-                replace(number, is_best=(row.name, index) in best)
-                for index, number in enumerate(row.numbers)
-            ),
-        )
-        for row in rows
-    ]
+    marked = []
+    for row in rows:
+        shown = enumerate(row.numbers)
+        numbers = (replace(one, is_best=(row.name, index) in best) for index, one in shown)
+        marked.append(replace(row, numbers=tuple(numbers)))
     return marked, tests
 
 
@@ -518,15 +513,12 @@ def _privacy_words(records: Sequence[Record]) -> str:
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
-    found: dict[str, None] = {}
-    for privacy in of:
-        unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
-        words = (
-            f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
-            f"{known['sampling']}, accountant {known['accountant']}, "
-            f"{known['noise_distribution']} noise, source {known['noise_source']}"
-        )
-        found.setdefault(words)
+    found = dict.fromkeys(
+        f"{known['mechanism']}, unit {UNITS.get(known['unit'], known['unit'])}, "
+        f"{known['relation']}, sampling {known['sampling']}, accountant {known['accountant']}, "
+        f"{known['noise_distribution']} noise, source {known['noise_source']}"
+        for known in ({name: value or "-" for name, value in one.items()} for one in of)
+    )
     others = ", others without" if len(of) < len(records) else ""
     parts = [f"{' and '.join(found)}{others}"]
     if any(privacy.get("noise_source") == "seeded" for privacy in of):
