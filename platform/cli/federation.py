@@ -199,10 +199,9 @@ def secagg_plan_command(
             raise ConfigError(f"secagg-plan: {error}") from error
         sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
         numbers: dict[str, float | None] = {name: getattr(found, name) for name in SHAPE}
-        for name in ("security_bits", "correctness_bits"):
-            # Infinity, for a rule that always holds, is not JSON.
-            bits = getattr(found, name)
-            numbers[name] = None if math.isinf(bits) else round(bits, 1)
+        bits = {name: getattr(found, name) for name in ("security_bits", "correctness_bits")}
+        # Infinity, for a rule that always holds, is not JSON.
+        numbers |= {n: None if math.isinf(b) else round(b, 1) for n, b in bits.items()}
         numbers["bytes_up"] = sent + packed
         documents.append(base | numbers | {"chosen": found == auto, "refused": None})
     names = ("adversary", "graph", "rule", *SHAPE)

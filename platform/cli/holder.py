@@ -17,7 +17,7 @@ from platform.cli.keeping import show_manifest
 from platform.cli.output import answer, console, epsilon, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.settings import Spending, account_of, load_holder, own_account
+from platform.holder.settings import account_of, load_holder, own_account
 from platform.holder.store import (
     back_up_store,
     leave_runs,
@@ -58,36 +58,38 @@ def budget_command(config: Path, *, as_json: bool) -> None:
     limits = settings.limits
     account = read_store(settings, lambda store: own_account(store, limits))
     account = account_of((), limits) if account is None else account
-    every = {one.run_id or "all runs": one for one in (*account.runs, account.total)}
-    *runs, total = [
-        {**asdict(one), "epsilon": _stated(one), "left": one.left} for one in every.values()
+    every = [
+        {
+            **asdict(one),
+            "epsilon": None if one.epsilon is None else json_number(one.epsilon),
+            "left": one.left,
+        }
+        for one in (*account.runs, account.total)
     ]
     rows = [
         (
-            name,
-            ", ".join(one.mechanisms) or "-",
-            str(one.releases),
-            "n/a" if one.problem is not None else epsilon(_stated(one)),
-            "-" if one.limit is None else f"{one.limit:g}",
-            rounded_down(one.left),
+            one["run_id"] or "all runs",
+            ", ".join(one["mechanisms"]) or "-",
+            str(one["releases"]),
+            "n/a" if one["problem"] is not None else epsilon(one["epsilon"]),
+            "-" if one["limit"] is None else f"{one['limit']:g}",
+            rounded_down(one["left"]),
         )
-        for name, one in every.items()
+        for one in every
     ]
-    problems = {name: one.problem for name, one in every.items() if one.problem is not None}
     columns = ("run", "mechanisms", "releases", "epsilon", "limit", "left")
     answer(
-        {"name": settings.name, "delta": limits.delta, "runs": runs, "total": total},
+        {"name": settings.name, "delta": limits.delta, "runs": every[:-1], "total": every[-1]},
         table(f"{settings.name}: epsilon at delta {limits.delta:g}", columns, rows),
-        *(f"note: {name} has no epsilon: {problem}" for name, problem in problems.items()),
+        *(
+            f"note: {one['run_id'] or 'all runs'} has no epsilon: {one['problem']}"
+            for one in every
+            if one["problem"] is not None
+        ),
         "note: epsilons do not add up; the next release is priced with all that came before it, "
         "so what is left is a difference, not a promise of that much more",
         as_json=as_json,
     )
-
-
-def _stated(spent: Spending) -> float | str | None:
-    """Return an epsilon as strict JSON can hold it, which has no infinity."""
-    return None if spent.epsilon is None else json_number(spent.epsilon)
 
 
 def example_command() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import escaped
-from platform.results.numbers import RunNumbers, spread_of
+from platform.results.numbers import spread_of
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Grid
@@ -252,7 +252,8 @@ def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
     write_text(output / TESTS_FILE, tests_csv(tables))
     write_text(output / TABLE_FILE, markdown(tables))
     write_text(output / "table.tex", latex(tables))
-    made = sweep_pictures([numbers_of(outcome) for outcome in done])
+    # Pictures name a method by its title.
+    made = sweep_pictures([replace(record_of(one), method=one.cell.title) for one in done])
     drawn = itertools.chain.from_iterable(made.values())
     write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
     return Results(grid, outcomes, tables, output)
@@ -275,11 +276,6 @@ def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
         for cell, database in zip(grid.cells, databases, strict=True)
     ]
     write_text(output / SWEEP_FILE, sweep_file(cells))
-
-
-def numbers_of(outcome: Outcome) -> RunNumbers:
-    """Return a finished cell for pictures, by its method's title; ValueError for another cell."""
-    return replace(record_of(outcome), method=outcome.cell.title)
 
 
 def document(found: Results) -> dict[str, Any]:
