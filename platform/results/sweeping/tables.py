@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from platform.experiment.caveats import (
@@ -199,22 +199,20 @@ class Column:
         name: The measure, and the held-out domain if there is one.
         config: The configuration of its runs.
         measure: The key of its number in `Record.scores`.
-        domain: The held-out domain of its runs; None for all runs.
-        domains: The held-out domains of a mean over several.
+        domains: The held-out domains of its runs, of which it has the mean; empty for all runs.
     """
 
     group: str
     name: str
     config: str
     measure: str
-    domain: str | None = None
-    domains: tuple[str, ...] = ()
+    domains: tuple[str, ...] = field(default=(), kw_only=True)
 
     def takes(self, record: RunNumbers) -> bool:
         """Return whether a run counts in this column."""
         if record.config != self.config:
             return False
-        return self.domain is None or dict(record.axes).get(HELD_OUT) == self.domain
+        return not self.domains or dict(record.axes).get(HELD_OUT) in self.domains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -375,13 +373,12 @@ def _columns(
     for config in configs:
         group = group_of(config, records)
         for measure, name in shown:
-            if not domains:
-                yield Column(group, name, config, measure)
-                continue
-            prefix = "" if len(shown) == 1 else f"{name} "
+            # A column for each held-out domain, and their mean.
+            prefix = f"{name} " if domains and len(shown) > 1 else ""
             for domain in domains:
-                yield Column(group, f"{prefix}{domain}", config, measure, domain)
-            yield Column(group, f"{prefix}{AVERAGE}", config, measure, domains=domains)
+                yield Column(group, f"{prefix}{domain}", config, measure, domains=(domain,))
+            title = f"{prefix}{AVERAGE}" if domains else name
+            yield Column(group, title, config, measure, domains=domains)
 
 
 def _row(
