@@ -117,14 +117,13 @@ def audited(
                 except StorageError as error:
                     found["problems"].append(str(error))
                 with database.unit_of_work(read_only=True) as uow:
-                    known = {run.run_id for run in uow.runs.list()}
+                    names = [run.run_id for run in uow.runs.list()]
                     found["problems"] += registry_disagreements(uow)
+                known = set(names)
                 found["problems"] += erased_folders(database, known)
                 found["problems"] += unknown_charges(database, known)
                 found["log"] = log_checked(database, key)
                 found["problems"] += found["log"]["problems"]
-                with database.unit_of_work(read_only=True) as uow:
-                    names = [run.run_id for run in uow.runs.list()]
             else:
                 names = [chosen]
             for name in names:
@@ -249,13 +248,14 @@ def print_audit(
         writer.writerow(_FIELDS)
         for entry in found:
             detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"))
-            row = []
-            for value in (*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"]):
-                # A spreadsheet shows the text as it is, and the text controls no terminal.
-                is_formula = isinstance(value, str) and value.startswith(_FORMULA)
-                shown_value = f"'{value}" if is_formula else value
-                row.append(printable(shown_value) if isinstance(value, str) else value)
-            writer.writerow(row)
+            texts = (*(entry[name] for name in _FIELDS[:-2]), detail, entry["hash"])
+            # A spreadsheet shows the text as it is, and the text controls no terminal.
+            writer.writerow(
+                printable(f"'{text}" if text.startswith(_FORMULA) else text)
+                if isinstance(text, str)
+                else text
+                for text in texts
+            )
     else:
         answer(found, table(None, NAMES, entry_rows(found)), as_json=as_json or shown_as == "json")
 

@@ -103,7 +103,7 @@ def catch_up(config: Settings, files: ChargesFiles, as_json: Json = False) -> No
     """
 
 
-@client_app.command()
+@client_app.command(by="holder.leave_command")
 def leave(
     config: Settings,
     runs: Annotated[
@@ -122,9 +122,6 @@ def leave(
     The client tells the coordinator when the run asks next, so keep it running until then. If the
     coordinator cannot be reached, hand the statement to its operator as a file.
     """
-    from platform.cli.holder import leave_command
-
-    leave_command(config, None if all_ else list(runs or []), statement, as_json=as_json)
 
 
 @client_app.command(by="serving.evaluate_command")

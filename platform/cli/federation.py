@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import stored_tree
-from platform.cli.output import Said, answer, table
+from platform.cli.output import answer, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.parties.identities import (
@@ -135,27 +135,26 @@ def show_node_command(file: Path, name: str) -> None:
 
 
 def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
-    members = [
-        (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
+    members: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "fingerprint": "-" if m.current is None else fingerprint(m.current),
+            "node": m.node,
+            "retired_keys": len(m.retired),
+        }
         for name, m in sorted(enrolment.members.items())
     ]
-    fields = ("name", "fingerprint", "node", "retired_keys")
-
-    def said() -> Iterator[Said]:
-        rows = [
-            (name, key, "-" if node is None else node_fingerprint(node), str(retired))
-            for name, key, node, retired in members
-        ]
-        yield table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows)
-        yield f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}"
-        yield "compare the fingerprint with the other parties by telephone or in person"
-
-    document = {
-        "serial": enrolment.serial,
-        "fingerprint": enrolment.fingerprint,
-        "members": [dict(zip(fields, member, strict=True)) for member in members],
-    }
-    answer(document, said(), as_json=as_json)
+    rows = [{**one, "node": one["node"] and node_fingerprint(one["node"])} for one in members]
+    answer(
+        {"serial": enrolment.serial, "fingerprint": enrolment.fingerprint, "members": members},
+        table(
+            *(None, ("name", "fingerprint of the key", "node key", "retired keys")),
+            [["-" if text is None else text for text in row.values()] for row in rows],
+        ),
+        f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}",
+        "compare the fingerprint with the other parties by telephone or in person",
+        as_json=as_json,
+    )
 
 
 # Wire sizes of `docs/protocol/secure-aggregation.md`: bytes that a client sends for each neighbour
@@ -163,6 +162,7 @@ def _show_enrolment(enrolment: Enrolment, *, as_json: bool) -> None:
 _PER_NEIGHBOUR = {False: 98 + 38, True: 98 + 64 + 38}
 _ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 32 + 38}
 
+SHAPE = ("neighbours", "threshold", "corrupt", "smallest_sum")
 _REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
     (False, "complete"),
     (False, "k_regular"),
@@ -192,37 +192,32 @@ def secagg_plan_command(
             found, auto = planned(active=active, graph=graph), planned(active=active, graph="auto")
             packed = packed_bytes(length, ring_bits)
         except CalibrationError as error:
-            refused = dict.fromkeys(("neighbours", "threshold", "corrupt", "smallest_sum"))
-            documents.append(base | refused | {"chosen": False, "refused": str(error)})
+            refused = {"chosen": False, "refused": str(error)}
+            documents.append(base | dict.fromkeys(SHAPE) | refused)
             continue
         except ValueError as error:
             raise ConfigError(f"secagg-plan: {error}") from error
         sent = found.neighbours * _PER_NEIGHBOUR[active] + _ONCE[active]
-        numbers: dict[str, float | None] = {
-            "neighbours": found.neighbours,
-            "threshold": found.threshold,
-            "corrupt": found.corrupt,
-            "smallest_sum": found.smallest_sum,
-        }
-        for name in ("security_bits", "correctness_bits"):
-            # Infinity, for a rule that always holds, is not JSON.
-            bits = getattr(found, name)
-            numbers[name] = None if math.isinf(bits) else round(bits, 1)
+        numbers: dict[str, float | None] = {name: getattr(found, name) for name in SHAPE}
+        bits = {name: getattr(found, name) for name in ("security_bits", "correctness_bits")}
+        # Infinity, for a rule that always holds, is not JSON.
+        numbers |= {n: None if math.isinf(b) else round(b, 1) for n, b in bits.items()}
         numbers["bytes_up"] = sent + packed
         documents.append(base | numbers | {"chosen": found == auto, "refused": None})
-    names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
+    names = ("adversary", "graph", "rule", *SHAPE)
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
     columns = (*short, "leaks", "aborts", "bytes up", "auto")
-    rows, refusals = [], []
+    rows = []
     for d in documents:
         cells, shown_bits, up = [d[name] for name in names], ["-", "-"], "-"
         if d["refused"] is None:
             both = (d["security_bits"], d["correctness_bits"])
             shown_bits = ["never" if one is None else f"2^-{one:.1f}" for one in both]
             up = f"{d['bytes_up']:,}"
-        else:
-            refusals.append(f"{d['adversary']}, {d['graph']}: {d['refused']}")
         known = ["-" if cell is None else str(cell) for cell in cells]
         rows.append((*known, *shown_bits, up, "yes" if d["chosen"] else ""))
     title = f"secure aggregation of {clients} clients"
-    answer(documents, table(title, columns, rows), *refusals, as_json=as_json)
+    refusals = [
+        f"{d['adversary']}, {d['graph']}: {d['refused']}" for d in documents if d["refused"]
+    ]
+    answer(documents, table(title, columns, rows), refusals, as_json=as_json)

@@ -17,7 +17,7 @@ from platform.cli.keeping import show_manifest
 from platform.cli.output import answer, console, epsilon, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
-from platform.holder.settings import Spending, account_of, load_holder, own_account
+from platform.holder.settings import account_of, load_holder, own_account
 from platform.holder.store import (
     back_up_store,
     leave_runs,
@@ -58,39 +58,38 @@ def budget_command(config: Path, *, as_json: bool) -> None:
     limits = settings.limits
     account = read_store(settings, lambda store: own_account(store, limits))
     account = account_of((), limits) if account is None else account
-    *runs, total = [
-        {**asdict(one), "epsilon": _stated(one), "left": one.left}
+    every = [
+        {
+            **asdict(one),
+            "epsilon": None if one.epsilon is None else json_number(one.epsilon),
+            "left": one.left,
+        }
         for one in (*account.runs, account.total)
     ]
-    rows, notes = [], []
-    for one in (*account.runs, account.total):
-        name = "all runs" if one.run_id is None else one.run_id
-        rows.append(
-            (
-                name,
-                ", ".join(one.mechanisms) or "-",
-                str(one.releases),
-                "n/a" if one.problem is not None else epsilon(_stated(one)),
-                "-" if one.limit is None else f"{one.limit:g}",
-                rounded_down(one.left),
-            )
+    rows = [
+        (
+            one["run_id"] or "all runs",
+            ", ".join(one["mechanisms"]) or "-",
+            str(one["releases"]),
+            "n/a" if one["problem"] is not None else epsilon(one["epsilon"]),
+            "-" if one["limit"] is None else f"{one['limit']:g}",
+            rounded_down(one["left"]),
         )
-        if one.problem is not None:
-            notes.append(f"note: {name} has no epsilon: {one.problem}")
+        for one in every
+    ]
     columns = ("run", "mechanisms", "releases", "epsilon", "limit", "left")
     answer(
-        {"name": settings.name, "delta": limits.delta, "runs": runs, "total": total},
+        {"name": settings.name, "delta": limits.delta, "runs": every[:-1], "total": every[-1]},
         table(f"{settings.name}: epsilon at delta {limits.delta:g}", columns, rows),
-        *notes,
+        *(
+            f"note: {one['run_id'] or 'all runs'} has no epsilon: {one['problem']}"
+            for one in every
+            if one["problem"] is not None
+        ),
         "note: epsilons do not add up; the next release is priced with all that came before it, "
         "so what is left is a difference, not a promise of that much more",
         as_json=as_json,
     )
-
-
-def _stated(spent: Spending) -> float | str | None:
-    """Return an epsilon as strict JSON can hold it, which has no infinity."""
-    return None if spent.epsilon is None else json_number(spent.epsilon)
 
 
 def example_command() -> None:
@@ -154,9 +153,10 @@ def catch_up_command(config: Path, files: Sequence[Path], *, as_json: bool) -> N
 
 
 def leave_command(
-    config: Path, run_ids: Sequence[str] | None, statement: Path | None, *, as_json: bool
+    config: Path, runs: Sequence[str] | None, statement: Path | None, *, all_: bool, as_json: bool
 ) -> None:
-    """Leave some runs (None for all) for good, and say what stays here of each."""
+    """Leave some or all runs for good, and say what stays here of each."""
+    run_ids = None if all_ else runs or ()
     if run_ids is not None and not run_ids:
         raise ConfigError("RUN: no run is named; valid: names of runs, or --all")
     if statement is not None and (run_ids is None or len(run_ids) != 1):

@@ -296,10 +296,8 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
     for above, below in [(0, 0), *one_off, (1, 1)]:
         if above + below and count < 4:
             continue
-        shape = Shape(above, below, [])
-        left = room - len(INDENT) * above
-        widths = fitting([shape.middle(row) for row in rows], left)
-        if widths is not None:
+        middles = [row[above : count - below] for row in rows]
+        if (widths := fitting(middles, room - len(INDENT) * above)) is not None:
             return Shape(above, below, widths)
     return None
 
@@ -307,7 +305,7 @@ def shape_of(rows: Sequence[Row], room: int) -> Shape | None:
 def fitting(rows: Sequence[Row], room: int) -> list[int] | None:
     """Return widths of the columns at which all fit and no word is cut; None if there are none."""
     columns = list(zip(*rows, strict=True))
-    wanted = [max(_longest(text.split("\n")) for text in column) for column in columns]
+    widths = [max(_longest(text.split("\n")) for text in column) for column in columns]
     # A column is as wide as its longest word, and wider if it holds sentences.
     least = [
         max(
@@ -319,7 +317,6 @@ def fitting(rows: Sequence[Row], room: int) -> list[int] | None:
     room -= len(GAP) * (len(columns) - 1)
     if sum(least) > room:
         return None
-    widths = list(wanted)
     while sum(widths) > room:
         loose = [index for index, width in enumerate(widths) if width > least[index]]
         widths[max(loose, key=widths.__getitem__)] -= 1

@@ -21,7 +21,8 @@ from platform.cli.output import epsilon, fraction
 from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.relay.links import status_of
-from platform.results.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
+from platform.results.page import Cell, Field, Gauge, Sheet, Table
+from platform.results.report.blocks import Line, Plot
 from platform.rounds.documents import ADVERSARIES, in_rounds, shown_round
 from storage import (
     Database,
@@ -138,18 +139,12 @@ class PageRecords:
             if number >= 1 and (number - 1) * RUNS_A_PAGE < len(known)
         ]
         columns = ("run", "config", "status", "created", "rounds", "accuracy", "epsilon s/p/o")
+        none = "No run matches." if text else "There is no run yet."
         return Sheet(
             title="Runs",
             lead=f"{runs}." if len(rows) == len(known) else f"{runs}, {len(rows)} of them here.",
             search=(Field(name="q", label="id or name", value=text, hint="quickstart"),),
-            blocks=[
-                Table(
-                    caption="Newest first",
-                    columns=columns,
-                    rows=rows,
-                    empty="No run matches." if text else "There is no run yet.",
-                )
-            ],
+            blocks=[Table("Newest first", columns, rows, none)],
             links=links,
             notes=(LISTED,),
         )
@@ -185,7 +180,7 @@ class PageRecords:
         return Sheet(
             title="Connected clients",
             lead=f"{there} of {len(rows)} can be reached.",
-            blocks=[Table(caption="Each client", columns=CONNECTED, rows=rows)],
+            blocks=[Table("Each client", CONNECTED, rows)],
         )
 
     def audit(self, asked: Mapping[str, str]) -> Sheet:
@@ -217,9 +212,7 @@ class PageRecords:
             title="Audit log",
             lead=lead,
             search=search,
-            blocks=[
-                Table(caption="Entries", columns=columns, rows=rows, empty="No entry matches.")
-            ],
+            blocks=[Table("Entries", columns, rows, "No entry matches.")],
             notes=(
                 READERS,
                 "Nothing is verified here: an entry that was changed may meet other conditions.",
@@ -240,12 +233,7 @@ class PageRecords:
 
     def gauges(self) -> Sequence[Gauge]:
         """Return the newest runs' numbers, without the name of any client."""
-
-        def read(database: Database) -> Sequence[Gauge]:
-            with database.unit_of_work(read_only=True) as uow:
-                return run_gauges(uow)
-
-        return self._patiently(read) if is_there(self._storage) else ()
+        return self._patiently(run_gauges) if is_there(self._storage) else ()
 
     def stamp(self) -> str:
         """Return a text that changes whenever the database's file changes."""
@@ -273,27 +261,30 @@ def rounds_of(uow: UnitOfWork, run: RunRecord) -> Sequence[RoundRecord]:
     return uow.rounds.all(stored_tree(run).get("phase_two_of") or run.run_id)
 
 
-def run_gauges(uow: UnitOfWork) -> list[Gauge]:
+def run_gauges(database: Database) -> list[Gauge]:
     """Return the numbers of the newest runs and of those that go on: by run, never by client.
 
     Counts by client would tell who was drawn into a cohort. Every number is as a run's last round
     states it; `audit verify` says whether the records agree.
     """
-    known = uow.runs.list()
-    chosen = [run for run in known[:-NEWEST] if run.status == "running"] + list(known[-NEWEST:])
+    with database.unit_of_work(read_only=True) as uow:
+        known = uow.runs.list()
+        going_on = [run for run in known[:-NEWEST] if run.status == "running"]
+        rounds = {
+            run.run_id: in_rounds([shown_round(row.document) for row in rounds_of(uow, run)])
+            for run in (*going_on, *known[-NEWEST:])
+        }
     states = Counter(run.status for run in known)
-    rounds = {
-        run.run_id: in_rounds([shown_round(row.document) for row in rounds_of(uow, run)])
-        for run in chosen
-    }
     last = [(run_id, found[-1]) for run_id, found in rounds.items() if found]
+    by_status = [((status,), float(states[status])) for status in RUN_STATUSES]
+    # An infinite epsilon is the text `inf`.
+    spent = [
+        ((run_id, name), float(one["epsilon"][name]))
+        for run_id, one in last
+        for name in ADVERSARIES
+    ]
     return [
-        Gauge(
-            name="sotto_runs",
-            help="Runs in the database.",
-            labels=("status",),
-            values=[((status,), float(states[status])) for status in RUN_STATUSES],
-        ),
+        Gauge("sotto_runs", "Runs in the database.", ("status",), by_status),
         _by_run("sotto_rounds", "Rounds that are over.", [(n, len(r)) for n, r in rounds.items()]),
         _by_run(
             "sotto_accuracy_ratio",
@@ -301,15 +292,10 @@ def run_gauges(uow: UnitOfWork) -> list[Gauge]:
             [(name, one["accuracy"]["mean"]) for name, one in last],
         ),
         Gauge(
-            name="sotto_epsilon",
-            help="Epsilon of the worst client, cumulative, for a round fixed beforehand.",
-            labels=("run", "adversary"),
-            # An infinite epsilon is the text `inf`.
-            values=[
-                ((run_id, name), float(one["epsilon"][name]))
-                for run_id, one in last
-                for name in ADVERSARIES
-            ],
+            "sotto_epsilon",
+            "Epsilon of the worst client, cumulative, for a round fixed beforehand.",
+            ("run", "adversary"),
+            spent,
         ),
         *[
             _by_run(name, text, [(run_id, one[key]) for run_id, one in last])
@@ -321,7 +307,7 @@ def run_gauges(uow: UnitOfWork) -> list[Gauge]:
 def _by_run(name: str, text: str, values: Sequence[tuple[str, float | None]]) -> Gauge:
     # A withheld value, such as the size of a secret cohort, has no number.
     found = [((run_id,), float(value)) for run_id, value in values if value is not None]
-    return Gauge(name=name, help=text, labels=("run",), values=found)
+    return Gauge(name, text, ("run",), found)
 
 
 def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
@@ -333,46 +319,46 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     else:
         head = summary["audit_head"]
         rows = [*reporting.summary_rows(summary), ("audit head", f"{head['count']}:{head['hash']}")]
-    rounds, points = document["rounds"], []
+    rounds, points, notes = document["rounds"], list[tuple[float, float]](), list[str]()
     for one in rounds:
         spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
         if accuracy is not None and not isinstance(spent, str):
-            label = f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}"
-            points.append(Point(spent, accuracy, label))
+            points.append((float(spent), float(accuracy)))
+            notes.append(f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}")
+    title = "Accuracy against epsilon for server, round by round"
+    absent = "Nothing to draw: no round has both an accuracy and a finite epsilon for server."
+    drawn = Plot(
+        title=title,
+        says="Its numbers are in the table of rounds.",
+        across="epsilon for server, cumulative",
+        up="mean accuracy",
+        lines=(Line("", tuple(points), tuple(notes)),),
+        percent=True,
+    )
     return Sheet(
         title=f"Run {run_id}",
         lead=budgeting.terms_words(budget),
         warnings=[*budget["warnings"], READERS],
         blocks=[
-            Plot(
-                title="Accuracy against epsilon for server, round by round",
-                across="epsilon for server, cumulative",
-                up="mean accuracy",
-                points=points,
-                absent="Nothing to draw: no round has both an accuracy and a finite epsilon for "
-                "server.",
-            ),
-            Table(caption="Results", columns=("result", "value"), rows=rows),
+            drawn if points else Table(title, (), (), absent),
+            Table("Results", ("result", "value"), rows),
             Table(
-                caption="Rounds",
-                columns=(*reporting.NAMES[:-1], "seconds", "beside it"),
-                rows=[
-                    (*reporting.round_cells(one), reporting.round_remarks(one).strip())
-                    for one in rounds
-                ],
-                empty="No round is over yet.",
+                "Rounds",
+                (*reporting.NAMES[:-1], "seconds", "beside it"),
+                [(*reporting.round_cells(d), reporting.round_remarks(d).strip()) for d in rounds],
+                "No round is over yet.",
             ),
             Table(
-                caption="Budget, client by client",
-                columns=budgeting.CLIENT_COLUMNS,
-                rows=budgeting.client_rows(budget),
-                empty="No client has been charged for anything yet.",
+                "Budget, client by client",
+                budgeting.CLIENT_COLUMNS,
+                budgeting.client_rows(budget),
+                "No client has been charged for anything yet.",
             ),
             Table(
-                caption="Attempts without a result",
-                columns=budgeting.ATTEMPT_COLUMNS,
-                rows=budgeting.attempt_rows(budget),
-                empty="None: no round was lost or aborted.",
+                "Attempts without a result",
+                budgeting.ATTEMPT_COLUMNS,
+                budgeting.attempt_rows(budget),
+                "None: no round was lost or aborted.",
             ),
         ],
         notes=[text.removeprefix("note: ") for text in budgeting.closing_words(budget)],
@@ -399,23 +385,18 @@ def filter_of(asked: Mapping[str, str]) -> auditing.AuditFilter:
 def verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:
     """Yield the faults, then the log and each run."""
     if faults:
-        yield Table(caption="What is wrong", columns=("fault",), rows=[(text,) for text in faults])
+        yield Table("What is wrong", ("fault",), [(text,) for text in faults])
     log = found["log"]
     if log is not None and not log["problems"]:
         rows = [("leaves", log["size"]), ("root", log["root"]), ("kept heads", log["heads"])]
         signed = log["key"] or "unknown, so no signature was checked"
-        yield Table(
-            caption="Log of all runs", columns=("what", "value"), rows=[*rows, ("key", signed)]
-        )
-    yield Table(
-        caption="Run by run",
-        columns=("run", "verdict", "entries", "head"),
-        rows=[
-            (run["run"], "FAILED" if run["problems"] else "holds", run["count"], run["hash"])
-            for run in found["runs"]
-        ],
-        empty="No run could be read.",
-    )
+        yield Table("Log of all runs", ("what", "value"), [*rows, ("key", signed)])
+    verdicts = [
+        (run["run"], "FAILED" if run["problems"] else "holds", run["count"], run["hash"])
+        for run in found["runs"]
+    ]
+    columns = ("run", "verdict", "entries", "head")
+    yield Table("Run by run", columns, verdicts, "No run could be read.")
 
 
 def page_command(

@@ -18,7 +18,7 @@ from typing import Any
 import typer
 
 from platform.cli.auditing import parse_key
-from platform.cli.ending import AUDIT_BROKEN, CLIENT, Ended, ending_at_once
+from platform.cli.ending import AUDIT_BROKEN, CLIENT, SIGNALS, Ended, ending_at_once
 from platform.cli.models import print_classes, read_image
 from platform.cli.output import (
     Whole,
@@ -46,8 +46,6 @@ from platform.parties.receipt_checks import (
 from platform.rounds.documents import json_number
 from platform.wire.receipt_messages import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
-
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve_command(config: Path, *, as_json: bool) -> None:
@@ -81,10 +79,10 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     def end(number: int, frame: FrameType | None) -> None:
         came.append(number)
         ended.set()
-        for each in ENDING:
+        for each in SIGNALS:
             signal.signal(each, ending_at_once(told))
 
-    before = {number: signal.signal(number, end) for number in ENDING}
+    before = {number: signal.signal(number, end) for number in SIGNALS}
     try:
         serve_holder(settings, Surroundings(), tell, ended)
     finally:
@@ -243,16 +241,13 @@ def _print(
     console().print(table(None, _NAMES, rows))
     for other in compared:
         console().print(printable(f"{other['file']}: {other['common']} common heads"))
-    for run in found:
-        for problem in run.problems:
-            typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)
-    for other in compared:
-        for problem in other["problems"]:
-            typer.echo(f"error: {printable(problem)}", err=True)
+    faults = [f"run {run.run_id}: {problem}" for run in found for problem in run.problems]
+    faults += [problem for other in compared for problem in other["problems"]]
     for upload in bound:
         if upload["run"] is None:
-            text = f"no receipt is of the upload in {upload['file']}"
-            typer.echo(f"error: {printable(text)}", err=True)
+            faults.append(f"no receipt is of the upload in {upload['file']}")
         else:
             told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
             console().print(printable(f"{upload['file']}: the upload of {told}"))
+    for fault in faults:
+        typer.echo(f"error: {printable(fault)}", err=True)

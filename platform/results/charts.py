@@ -20,7 +20,7 @@ import statistics
 import textwrap
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -331,8 +331,8 @@ class LinePicture(Picture):
                 continue
             points = [point for line in panel.lines for point in line.points]
             heights = [value for one in points for value in (one.y, one.low, one.high)]
-            across = _Reach.of(panel.across, [one.x for one in points])
-            up = _Reach.of(panel.up, heights)
+            across = _Reach(panel.across, [one.x for one in points])
+            up = _Reach(panel.up, heights)
             for line in panel.lines:
                 index = names.index(line.label)
                 handles[line.label] = _draw_line(axes, line, index, (across, up))
@@ -376,26 +376,19 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
     return handle
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Reach:
     """The range of an axis, with a place beyond its end for infinite values."""
 
-    scale: Scale
-    values: tuple[float, ...]
-    has_infinite: bool
-    is_logarithmic: bool
-
-    @classmethod
-    def of(cls, scale: Scale, values: Sequence[float]) -> _Reach:
-        finite = tuple(sorted({value for value in values if math.isfinite(value)}))
-        crowds = (
+    def __init__(self, scale: Scale, values: Sequence[float]) -> None:
+        self.scale = scale
+        self.values = finite = sorted({value for value in values if math.isfinite(value)})
+        self.has_infinite = any(math.isinf(value) for value in values)
+        self.is_logarithmic = (
             scale.kind in ("values", "amount")
             and len(finite) > 1
             and finite[0] > 0.0
             and finite[-1] / finite[0] >= LOGARITHMIC_FROM
         )
-        infinite = any(math.isinf(value) for value in values)
-        return cls(scale=scale, values=finite, has_infinite=infinite, is_logarithmic=crowds)
 
     def place(self, value: float) -> float:
         """Return the place of a value on the axis."""
@@ -489,25 +482,17 @@ class Bar:
     deviation: float | None = None
 
 
-@dataclass(frozen=True)
-class Series:
-    """A name, and one bar for each row."""
-
-    label: str
-    bars: tuple[Bar, ...]
-
-
 @dataclass(frozen=True, kw_only=True)
 class BarPicture(Picture):
-    """Rows of bars in percent of a quantity (`across`).
+    """Rows of bars in percent of a quantity (`across`): by series, one bar for each row.
 
     `up` is the rows' title, empty if their names are enough, and `absent` stands for a missing bar.
     """
 
     across: str
-    up: str
+    up: str = ""
     rows: tuple[str, ...]
-    series: tuple[Series, ...]
+    series: Mapping[str, Sequence[Bar]]
     absent: str = "not measured"
 
     def figure(self) -> Figure:
@@ -519,17 +504,17 @@ class BarPicture(Picture):
         axes = figure.subplots()
         handles: dict[str, Any] = {}
         width, longest = 0.84 / len(self.series), 0.0
-        for index, series in enumerate(self.series):
+        for index, (label, bars) in enumerate(self.series.items()):
             style, start = look(index), width * (index + 0.5) - 0.42
-            known = {row: bar.value for row, bar in enumerate(series.bars) if bar.value is not None}
-            handles[series.label] = axes.barh(
+            known = {row: bar.value for row, bar in enumerate(bars) if bar.value is not None}
+            handles[label] = axes.barh(
                 *([row + start for row in known], list(known.values()), width),
                 color=style.colour,
                 hatch=style.hatch,
                 edgecolor="white",
                 linewidth=0.6,
             )
-            for row, bar in enumerate(series.bars):
+            for row, bar in enumerate(bars):
                 # Each bar has its number behind it.
                 value, spread = bar.value or 0.0, bar.deviation or 0.0
                 text = drawable(self.absent) if bar.value is None else f"{value:.1f}"
@@ -552,7 +537,7 @@ class BarPicture(Picture):
         return fitted(figure, {axes: (_AXES, tall)})
 
 
-def _row_names(rows: Sequence[str]) -> tuple[list[str], int]:
+def _row_names(rows: Iterable[str]) -> tuple[list[str], int]:
     """Return names in the room that rows have, and the most lines of one."""
     names = [wrapped(row, _NAMES) for row in rows]
     return names, max(name.count("\n") + 1 for name in names)
@@ -584,8 +569,7 @@ class CellPicture(Picture):
 
     across: str
     columns: tuple[str, ...]
-    rows: tuple[str, ...]
-    cells: tuple[tuple[Bar, ...], ...]
+    rows: Mapping[str, Sequence[Bar]]
 
     def figure(self) -> Figure:
         """Return the figure."""
@@ -596,13 +580,15 @@ class CellPicture(Picture):
         width = max(least[0] + 3.2, 4.4)
         figure = new_figure(width, least[1] + 1.1)
         axes = figure.subplots()
-        values = [[np.nan if c.value is None else c.value for c in row] for row in self.cells]
+        values = [
+            [np.nan if c.value is None else c.value for c in row] for row in self.rows.values()
+        ]
         shown = np.ma.masked_invalid(np.array(values, float))
         top = float(shown.max()) or 1.0
         axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
         for spine in axes.spines.values():
             spine.set_visible(False)
-        for row, cells in enumerate(self.cells):
+        for row, cells in enumerate(self.rows.values()):
             for column, cell in enumerate(cells):
                 if cell.value is None:
                     continue
@@ -628,8 +614,7 @@ class DotPicture(Picture):
     """Rows of dots, at least one each, in percent of a quantity (`across`)."""
 
     across: str
-    rows: tuple[str, ...]
-    values: tuple[tuple[float, ...], ...]
+    rows: Mapping[str, Sequence[float]]
 
     def figure(self) -> Figure:
         """Return the figure."""
@@ -637,7 +622,7 @@ class DotPicture(Picture):
         tall = max(_ROW, 0.16 * lines + 0.06) * len(names)
         figure = new_figure(7.0, tall + 1.2)
         axes = figure.subplots()
-        for row, values in enumerate(self.values):
+        for row, values in enumerate(self.rows.values()):
             style, mean, ordered = look(row), statistics.fmean(values), sorted(values)
             heights = [row + 0.09 * (lane % _LANES - _LANES // 2) for lane in range(len(ordered))]
             axes.plot(
@@ -658,7 +643,7 @@ class DotPicture(Picture):
         axes.grid(axis="x", alpha=0.3)
         figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
-        every = [value for values in self.values for value in values]
+        every = [value for values in self.rows.values() for value in values]
         wide, middle = max(max(every) - min(every), 2.0), (min(every) + max(every)) / 2.0
         axes.set_xlim(middle - 0.54 * wide, middle + 0.54 * wide)
         return fitted(figure, {axes: (_AXES, tall)})

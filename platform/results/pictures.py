@@ -28,7 +28,6 @@ from platform.results.charts import (
     Picture,
     Point,
     Scale,
-    Series,
     encoded,
     percent,
     point,
@@ -177,12 +176,11 @@ def _clients_of_run(run: RunNumbers) -> Picture | None:
             name="clients",
             title=title,
             across=measured.format(" "),
-            up="",
             rows=tuple(f"client {index}" for index in range(count)),
-            series=tuple(
-                Series(name, tuple(Bar(None if v is None else 100 * v) for v in values))
+            series={
+                name: [Bar(None if v is None else 100 * v) for v in values]
                 for name, values in named.items()
-            ),
+            },
             absent="no test examples",
         )
     lines = []
@@ -206,7 +204,7 @@ def _experts_of_run(run: RunNumbers) -> Picture | None:
         across=f"{WEIGHTS}\n(after personalising, over clients)",
         up="expert",
         rows=tuple(str(index) for index in range(len(weights))),
-        series=(Series("weight", tuple(Bar(100 * weight) for weight in weights)),),
+        series={"weight": [Bar(100 * weight) for weight in weights]},
     )
 
 
@@ -375,9 +373,8 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
         name=name,
         title=f"Accuracy at the end{_over_seeds(runs)}",
         across=f"{measured} ({LAST})",
-        up="",
         rows=tuple(names),
-        series=tuple(Series(title, tuple(bars)) for title, bars in values.items()),
+        series=values,
     )
 
 
@@ -394,7 +391,7 @@ def _bar(spread: Spread | None) -> Bar:
 
 def _clients(runs: Runs) -> Picture | None:
     """Return dots for all clients of all seeds, one row per line."""
-    rows = {}
+    rows: dict[str, Sequence[float]] = {}
     for row, of in _rows(_groups(runs)):
         measured = (run.clients() for run in of)
         own = (found.get("own", found.get("accuracy", ())) for found in measured)
@@ -406,8 +403,7 @@ def _clients(runs: Runs) -> Picture | None:
         name="clients",
         title="Accuracy of each client" + (" of all seeds" if _over_seeds(runs) else ""),
         across="accuracy on own test examples in percent",
-        rows=tuple(rows),
-        values=tuple(rows.values()),
+        rows=rows,
     )
 
 
@@ -429,8 +425,7 @@ def _experts(runs: Runs) -> Picture | None:
         title=f"Weights of experts, {WEIGHTS}{_over_seeds(carrying)}\n({EXPERTS})",
         across="expert",
         columns=tuple(str(index) for index in range(most)),
-        rows=tuple(rows),
-        cells=tuple(rows.values()),
+        rows=rows,
     )
 
 

@@ -29,7 +29,7 @@ VISIBLE = r"\x1b[2J\u202eabc"
 ALLOWED = set(
     "html head meta title link script body a nav strong span main h1 h2 form div label input button"
     " p section ul li table thead tbody tr th td figure figcaption svg line text polyline"
-    " circle".split()
+    " circle g".split()
 )
 
 

@@ -42,22 +42,20 @@ def lines_of(names: list[str], panels: int = 2) -> charts.LinePicture:
 
 def bars_of(names: list[str]) -> charts.BarPicture:
     first, bars = names[0], tuple(charts.Bar(90.0, 1.0) for _ in names)
-    series = (charts.Series(first, bars), charts.Series(f"{first}2", (charts.Bar(None), *bars[1:])))
+    series = {first: bars, f"{first}2": (charts.Bar(None), *bars[1:])}
     named = {"title": first, "across": first, "up": first, "absent": first[:40]}
     return charts.BarPicture(name="final", rows=tuple(names), series=series, **named)
 
 
 def cells_of(names: list[str]) -> charts.CellPicture:
-    cells = tuple((charts.Bar(60.0, 1.0), charts.Bar(40.0), charts.Bar(None)) for _ in names)
+    rows = dict.fromkeys(names, (charts.Bar(60.0, 1.0), charts.Bar(40.0), charts.Bar(None)))
     named = {"title": names[0], "across": names[0], "columns": ("0", "1", "20")}
-    return charts.CellPicture(name="experts", rows=tuple(names), cells=cells, **named)
+    return charts.CellPicture(name="experts", rows=rows, **named)
 
 
 def dots_of(names: list[str]) -> charts.DotPicture:
-    rows, values = tuple(names), tuple((90.0, 90.0, 95.5) for _ in names)
-    return charts.DotPicture(
-        name="clients", title=names[0], across=names[0], rows=rows, values=values
-    )
+    rows = dict.fromkeys(names, (90.0, 90.0, 95.5))
+    return charts.DotPicture(name="clients", title=names[0], across=names[0], rows=rows)
 
 
 def holdings_of(names: list[str]) -> HoldingsPicture:

@@ -83,12 +83,13 @@ def test_the_numbers_are_the_summarys(noised_run):
     (clients,), (experts,), (curves,) = (pictures[k] for k in ("clients", "experts", "curves"))
     assert isinstance(clients, BarPicture) and isinstance(experts, BarPicture)
     assert isinstance(curves, LinePicture)
-    own = [bar.value for bar in clients.series[0].bars]
+    first, second = clients.series.values()
+    own = [bar.value for bar in first]
     assert own == pytest.approx([100 * value for value in final["accuracy"]["per_client"]])
-    alone = [bar.value for bar in clients.series[1].bars]
+    alone = [bar.value for bar in second]
     twins = noised_run.summary["local"]["accuracy"]["per_client"]
     assert alone == pytest.approx([100 * value for value in twins])
-    weights = [bar.value for bar in experts.series[0].bars]
+    weights = [bar.value for bar in experts.series["weight"]]
     assert weights == pytest.approx([100 * value for value in final["expert_weights"]])
     spent = [point.y for point in curves.panels[1].lines[0].points]
     assert spent == [one["epsilon"]["server"] for one in noised_run.summary["rounds"]]

@@ -36,7 +36,6 @@ from platform.results.sweeping.writing import (
     document,
     latex,
     markdown,
-    numbers_of,
     results_csv,
 )
 
@@ -363,7 +362,7 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value):
 
 
 def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
-    made = sweep_pictures([numbers_of(outcome) for outcome in outcomes])
+    made = sweep_pictures([replace(record_of(o), method=o.cell.title) for o in outcomes])
     return {picture.name: picture for pictures in made.values() for picture in pictures}
 
 

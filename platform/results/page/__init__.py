@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlencode
 
+from platform.results.report.blocks import Plot
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -31,7 +33,7 @@ class Cell:
 Row = Sequence[Cell | str | int | float | None]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
     """A table, or a text (`empty`) if it has no rows."""
 
@@ -39,26 +41,6 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Row]
     empty: str = "nothing so far"
-
-
-@dataclass(frozen=True)
-class Point:
-    """One point of a plot, with `y` from 0 to 1, and its description."""
-
-    x: float
-    y: float
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plot:
-    """Shares against a quantity, one point a round, or a text (`absent`) without points."""
-
-    title: str
-    across: str
-    up: str
-    points: Sequence[Point]
-    absent: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +78,7 @@ class Sheet:
     fails: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Gauge:
     """Numbers for a monitoring system (Prometheus), each with its values of the labels."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import math
 import os
 import re
 import secrets
@@ -26,9 +25,7 @@ from urllib.parse import parse_qs
 import anyio
 import uvicorn
 from anyio import to_thread
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
@@ -46,8 +43,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from platform.errors import ConfigError, PlatformError, UnknownRun, printable
-from platform.results.numbers import tick_step
-from platform.results.page import Cell, Gauge, Plot, Records, Sheet
+from platform.results.page import Gauge, Records, Sheet
+from platform.results.report.rendering import environment
 from privacy import PrivacyError
 from storage import DatabaseBusy, StorageError
 
@@ -148,18 +145,6 @@ Known = (PlatformError, PrivacyError, StorageError)
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STATIC: Final = Path(__file__).parent / "static"
 
-WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 84, 24, 20, 64
-FRAME: Final = {
-    "width": WIDTH,
-    "height": HEIGHT,
-    "left": LEFT,
-    "right": WIDTH - RIGHT,
-    "top": TOP,
-    "bottom": HEIGHT - BOTTOM,
-}
-MOST_MARKS: Final = 60
-
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -194,18 +179,8 @@ class Page:
         self._is_ending = is_ending
         self._records = records
         self._access = access
-        self._templates = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            finalize=_escaped,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.tests["cell"] = lambda value: isinstance(value, Cell)
-        self._templates.tests["plot"] = lambda value: isinstance(value, Plot)
-        has_login = access is not None
-        self._templates.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
+        self._templates = environment(TEMPLATES, finalize=_escaped)
+        self._templates.globals["has_login"] = access is not None
         self._readers = anyio.CapacityLimiter(MOST_READERS)
         self._verifying = threading.Lock()
         self._streams = 0
@@ -268,9 +243,7 @@ class Page:
         except Known:
             # The page describes the fault; the monitoring system gets no number.
             return PlainTextResponse("the records cannot be read\n", status_code=503)
-        registry = CollectorRegistry()
-        registry.register(_Once(gauges))
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(generate_latest(_Once(gauges)), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     async def changes(self, request: Request) -> Response:
         """Send an event to a page after every write."""
@@ -393,35 +366,6 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value)
     return value
-
-
-def drawing(plot: Plot) -> dict[str, Any] | None:
-    """Return the places of all parts of a plot; None if it has no finite point.
-
-    Returns:
-        `across` and `up`: place and label of each tick of an axis. `path`: the line's corners, as
-        SVG reads them. `marks`: places of the points that have a mark, and these points.
-    """
-    points = [p for p in plot.points if math.isfinite(p.x) and math.isfinite(p.y)]
-    if not points:
-        return None
-    step = tick_step(max(point.x for point in points))
-    count = max(1, math.ceil(max(point.x for point in points) / step - 1e-9))
-    top = step * count
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-        shown = min(max(y, 0.0), 1.0)
-        return round(LEFT + x / top * wide, 1), round(TOP + (1.0 - shown) * tall, 1)
-
-    spots = [(*place(point.x, point.y), point) for point in points]
-    marks = spots[:: -(-len(spots) // MOST_MARKS)]
-    return {
-        "across": [(place(step * i, 0.0)[0], f"{step * i:g}") for i in range(count + 1)],
-        "up": [(place(0.0, y)[1], f"{100 * y:.0f}%") for y in (0.0, 0.25, 0.5, 0.75, 1.0)],
-        "path": " ".join(f"{x},{y}" for x, y, _ in spots),
-        "marks": marks if marks[-1] is spots[-1] else [*marks, spots[-1]],
-    }
 
 
 @dataclass(frozen=True)

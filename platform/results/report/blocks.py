@@ -109,15 +109,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a plot: its name, and its points in the plot's units."""
+    """One line of a plot: its name, its points in the plot's units, and a note on each, if any."""
 
     label: str
     points: tuple[tuple[float, float], ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """At most three lines over rounds, with a level to compare with and its name, if any.
+    """At most three lines over rounds or an amount, and a level to compare with, with its name.
 
     `says` has the content in words, for people who cannot see the picture.
     """

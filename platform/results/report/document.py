@@ -43,7 +43,6 @@ from platform.results.report.blocks import (
 from platform.results.report.empirical import (
     SeenChannel,
     empirical_section,
-    refuted,
     require_same_claim,
 )
 from platform.results.report.guarantee import (
@@ -151,7 +150,15 @@ def budget_report(
             ("Mechanism", subject.facts.name),
             ("Made", made),
         ),
-        warnings=(*refuted(seen), *report_warnings(subject)),
+        warnings=(
+            *(
+                f"an audit has refuted the claim on channel {one.channel}: the epsilons of this "
+                "document do not hold"
+                for one in seen
+                if not one.passed
+            ),
+            *report_warnings(subject),
+        ),
         odds=tuple((name, right_guesses(subject, name)) for name in ADVERSARIES),
         sections=(*sections, _evidence((subject, *others), bases)),
         bases=bases,

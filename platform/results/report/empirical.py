@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -160,16 +160,6 @@ def _seen_cells(one: SeenChannel) -> tuple[Piece, ...]:
         basis.share(one.power),
         "not refuted" if one.passed else "REFUTED",
     )
-
-
-def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
-    """Yield one warning for each claim that an audit has refuted."""
-    for one in seen:
-        if not one.passed:
-            yield (
-                f"an audit has refuted the claim on channel {one.channel}: the epsilons of this "
-                "document do not hold"
-            )
 
 
 class OtherClaim(ValueError):

@@ -22,7 +22,6 @@ from platform.results.report.blocks import (
     Bullets,
     Facts,
     Figure,
-    Link,
     Paragraph,
     Plot,
     Table,
@@ -35,6 +34,7 @@ TEMPLATES: Final = Path(__file__).parent / "templates"
 
 WIDTH, HEIGHT = 480, 270
 LEFT, RIGHT, TOP, BOTTOM = 60, 14, 34, 48
+FRAME: Final = {"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT}
 STYLES: Final = (
     ("circle", "none", "#1b1f24"),
     ("square", "8 5", "#0b4f8a"),
@@ -47,27 +47,29 @@ VARIANT: Final = "pdf/ua-1"
 
 def html_page(report: Report) -> str:
     """Return a report as a whole HTML document."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.tests["figure"] = lambda value: isinstance(value, Figure)
-    environment.tests["link"] = lambda value: isinstance(value, Link)
-    environment.filters["kind"] = lambda value: type(value).__name__
-    template = environment.get_template("report.html.jinja")
+    template = environment(TEMPLATES, keep_trailing_newline=True).get_template("report.html.jinja")
     numbers = {basis: number for number, basis in enumerate(report.bases, start=1)}
     return template.render(
         report=report,
         style=(TEMPLATES / "report.css").read_text("utf-8"),
         number_of=lambda figure: numbers[figure.basis],
         proof_anchor=proof_anchor,
-        canvas=canvas,
-        frame={"width": WIDTH, "height": HEIGHT, "left": LEFT, "right": WIDTH - RIGHT, "top": TOP},
     )
+
+
+def environment(folder: Path, **options: Any) -> Environment:
+    """Return an environment whose templates escape all texts, and can draw plots."""
+    found = Environment(
+        loader=FileSystemLoader((folder, TEMPLATES)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        **options,
+    )
+    found.filters["kind"] = lambda value: type(value).__name__
+    found.globals.update(canvas=canvas, frame=FRAME)
+    return found
 
 
 def canvas(plot: Plot) -> dict[str, Any]:
@@ -79,15 +81,21 @@ def canvas(plot: Plot) -> dict[str, Any]:
     Returns:
         `across` and `up`: place and label of each tick of an axis. `limit`: height of the limit,
         or None. `lines`: for each line `label`, `mark`, `dashes`, `ink`, `path` (its corners, as
-        SVG reads them), `spots` (places of its marks) and `key` (its place in the legend).
+        SVG reads them), `spots` (places and notes of its marks) and `key` (place in the legend).
     """
-    rounds = sorted({x for line in plot.lines for x, _ in line.points})
+    places = sorted({x for line in plot.lines for x, _ in line.points})
     highest = max((y for line in plot.lines for _, y in line.points), default=1.0)
     if plot.limit is not None:
         highest = max(highest, plot.limit[0])
     step = 0.25 if plot.percent else tick_step(highest)
     top = 1.0 if plot.percent else max(step * math.ceil(highest / step - 1e-9), step)
-    low, high = rounds[0], max(rounds[-1], rounds[0] + 1)
+    low, high = places[0], max(places[-1], places[0] + 1)
+    ticks = places[:: -(-len(places) // 10)]
+    if any(x % 1.0 for x in places):
+        # Not rounds, but an amount.
+        wide = tick_step(places[-1])
+        ticks = [wide * index for index in range(math.ceil(places[-1] / wide - 1e-9) + 1)]
+        low, high = 0.0, ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
         wide, tall = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -98,7 +106,9 @@ def canvas(plot: Plot) -> dict[str, Any]:
 
     lines = []
     for index, line in enumerate(plot.lines):
-        spots = tuple(place(x, y) for x, y in line.points)
+        notes = line.notes or ("",) * len(line.points)
+        spots = [(*place(x, y), note) for (x, y), note in zip(line.points, notes, strict=True)]
+        every = max(1, -(-len(spots) // _MOST_MARKS))
         mark, dashes, ink = STYLES[index % len(STYLES)]
         lines.append(
             {
@@ -106,14 +116,15 @@ def canvas(plot: Plot) -> dict[str, Any]:
                 "mark": mark,
                 "dashes": dashes,
                 "ink": ink,
-                "path": " ".join(f"{x},{y}" for x, y in spots),
-                "spots": spots[:: max(1, -(-len(spots) // _MOST_MARKS))],
+                "path": " ".join(f"{x},{y}" for x, y, _ in spots),
+                # The last one too.
+                "spots": [*spots[:-1:every], *spots[-1:]],
                 "key": (LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(plot.lines), 14.0),
             }
         )
     levels = [step * index for index in range(round(top / step) + 1)]
     return {
-        "across": [(place(x, 0.0)[0], f"{x:g}") for x in rounds[:: -(-len(rounds) // 10)]],
+        "across": [(place(x, 0.0)[0], f"{x:g}") for x in ticks],
         "up": [
             (place(low, y)[1], f"{100 * y:.0f}%" if plot.percent else f"{y:.6g}") for y in levels
         ],

@@ -221,17 +221,14 @@ def _run(subject: Subject) -> Iterator[Block]:
     if lefts := [one.lifetime.left for one in clients if one.lifetime.left is not None]:
         basis = subject.basis("limit less epsilon over all runs, least over clients", subject.rows)
         lifetime_left = basis.left(min(lefts))
-    limits: list[Piece | Words] = []
     against = "peers" if subject.facts.is_bare_to_server else "the server"
-    for key, limit in (
-        ("privacy.target_epsilon", config.privacy.target_epsilon),
-        ("privacy.lifetime_budget", config.privacy.lifetime_budget),
-    ):
+
+    def limit_of(key: str, limit: float | None) -> Piece | Words:
         if limit is None:
-            limits.append("none")
-        else:
-            stated = Figure(f"{limit:g}", limit, subject.configured(key))
-            limits.append(("epsilon ", stated, f" against {against}"))
+            return "none"
+        stated = Figure(f"{limit:g}", limit, subject.configured(f"privacy.{key}"))
+        return ("epsilon ", stated, f" against {against}")
+
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     forecast: Piece | Words = "none: the run will release nothing more"
     if coming is not None:
@@ -244,10 +241,10 @@ def _run(subject: Subject) -> Iterator[Block]:
     yield facts(
         *((f"Of the run, against {name}", subject.epsilon(name)) for name in ADVERSARIES),
         ("However the run ends", holds),
-        ("Limit of the run", limits[0]),
+        ("Limit of the run", limit_of("target_epsilon", config.privacy.target_epsilon)),
         ("Left of the run's limit", run_left),
         ("Over a client's lifetime", _lifetime(subject)),
-        ("Limit of a lifetime", limits[1]),
+        ("Limit of a lifetime", limit_of("lifetime_budget", config.privacy.lifetime_budget)),
         ("Left of a lifetime's limit", lifetime_left),
         ("Rounds that still fit", forecast),
     )

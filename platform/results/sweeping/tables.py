@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from platform.experiment.caveats import (
     BESIDE,
@@ -192,10 +192,27 @@ class Number:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers: the configuration or data set, and the measure."""
+    """A column of numbers, and where they come from.
+
+    Attributes:
+        group: The configuration or data set in words.
+        name: The measure, and the held-out domain if there is one.
+        config: The configuration of its runs.
+        measure: The key of its number in `Record.scores`.
+        domains: The held-out domains of its runs, of which it has the mean; empty for all runs.
+    """
 
     group: str
     name: str
+    config: str
+    measure: str
+    domains: tuple[str, ...] = field(default=(), kw_only=True)
+
+    def takes(self, record: RunNumbers) -> bool:
+        """Return whether a run counts in this column."""
+        if record.config != self.config:
+            return False
+        return not self.domains or dict(record.axes).get(HELD_OUT) in self.domains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,23 +333,8 @@ def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
     return found
 
 
-class _Slot(NamedTuple):
-    """The source of a column's numbers: one held-out domain, or the mean over several."""
-
-    column: Column
-    config: str
-    measure: str
-    domain: str | None
-    domains: tuple[str, ...]
-
-    def takes(self, record: Record) -> bool:
-        if record.config != self.config:
-            return False
-        return self.domain is None or dict(record.axes).get(HELD_OUT) == self.domain
-
-
 def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str) -> Table:
-    slots = list(_slots(grid, records, protocol, selection))
+    columns = tuple(_columns(grid, records, protocol, selection))
     cells = [cell for cell in grid.cells if cell.run.evaluation.protocol == protocol]
     labels = list(dict.fromkeys(label_of(cell.method, cell.axes) for cell in cells))
     # Stable, so that the points of a method stay in the order of the command line.
@@ -342,14 +344,13 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     names = line_names([Label(titles[label.method], label.axes) for label in labels])
     rows = [
         _row(
-            *(label, slots, grid, records),
+            *(label, columns, grid, records),
             name=names[Label(titles[label.method], label.axes)],
             selection=selection,
             is_reading=label.method in readings,
         )
         for label in labels
     ]
-    columns = tuple(slot.column for slot in slots)
     rows, tests = _tested(rows, flat_names(columns) if len(columns) > 1 else ("",))
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
@@ -363,26 +364,26 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     )
 
 
-def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str) -> Iterator[_Slot]:
+def _columns(
+    grid: Grid, records: Sequence[Record], protocol: str, selection: str
+) -> Iterator[Column]:
     configs = [c for c in grid.configs if any(record.config == c for record in records)]
     shown = NEWCOMER_MEASURES if selection == NEW_CLIENTS else MEASURES[protocol]
     domains = dict(grid.axes).get(HELD_OUT, ())
     for config in configs:
         group = group_of(config, records)
         for measure, name in shown:
-            # Name, domain, domains of the mean.
-            columns: list[tuple[str, str | None, tuple[str, ...]]] = [(name, None, ())]
-            if domains:
-                prefix = "" if len(shown) == 1 else f"{name} "
-                columns = [(f"{prefix}{domain}", domain, ()) for domain in domains]
-                columns.append((f"{prefix}{AVERAGE}", None, domains))
-            for title, domain, of in columns:
-                yield _Slot(Column(group, title), config, measure, domain, of)
+            # A column for each held-out domain, and their mean.
+            prefix = f"{name} " if domains and len(shown) > 1 else ""
+            for domain in domains:
+                yield Column(group, f"{prefix}{domain}", config, measure, domains=(domain,))
+            title = f"{prefix}{AVERAGE}" if domains else name
+            yield Column(group, title, config, measure, domains=domains)
 
 
 def _row(
     label: Label,
-    slots: Sequence[_Slot],
+    columns: Sequence[Column],
     grid: Grid,
     records: Sequence[Record],
     *,
@@ -392,11 +393,11 @@ def _row(
 ) -> Row:
     of = [record for record in records if label_of(record.method, record.axes) == label]
     numbers = []
-    for slot in slots:
-        runs = [record for record in of if slot.takes(record)]
-        spread = spread_of(runs, score(selection, slot.measure), parts=slot.domains)
+    for column in columns:
+        runs = [record for record in of if column.takes(record)]
+        spread = spread_of(runs, score(selection, column.measure), parts=column.domains)
         # Without `--seed` each configuration has its own seed.
-        own = (slot.config, label.method)
+        own = (column.config, label.method)
         seeds = {cell.seed for cell in grid.cells if (cell.config, cell.method) == own}
         missing = 0 if spread is None else len(seeds) - len(spread.values)
         numbers.append(Number(spread, missing))
@@ -439,16 +440,11 @@ def _tested(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[Row], lis
             )
         # A row without a number of several seeds is in no test, so nothing is better than it.
         best |= {(name, index) for name, wins in won.items() if 0 < wins == len(group) - 1}
-    marked = [
-        replace(
-            row,
-            numbers=tuple(
-                replace(number, is_best=(row.name, index) in best)
-                for index, number in enumerate(row.numbers)
-            ),
-        )
-        for row in rows
-    ]
+    marked = []
+    for row in rows:
+        shown = enumerate(row.numbers)
+        numbers = (replace(one, is_best=(row.name, index) in best) for index, one in shown)
+        marked.append(replace(row, numbers=tuple(numbers)))
     return marked, tests
 
 
@@ -475,7 +471,7 @@ def _caption(
     rows: Sequence[Row],
 ) -> str:
     seeds = sorted({record.seed for record in records})
-    rounds = sorted({len(record.rounds) for record in records})
+    listed, rounds = ", ".join(map(str, seeds)), sorted({len(record.rounds) for record in records})
     many = len(seeds) > 1
     selected = SELECTED[selection]
     if selection == BEST:
@@ -490,8 +486,8 @@ def _caption(
     parts = [
         f"Percent; {PROTOCOLS[protocol]}",
         selected,
-        f"rounds: {_listed(rounds)}",
-        f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
+        f"rounds: {', '.join(map(str, rounds))}",
+        f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {listed}",
         f"privacy: {_privacy_words(records)}",
     ]
     if any(number.is_best for row in rows for number in row.numbers):
@@ -514,24 +510,17 @@ def _privacy_words(records: Sequence[Record]) -> str:
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
-    found: dict[str, None] = {}
-    for privacy in of:
-        unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
-        words = (
-            f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
-            f"{known['sampling']}, accountant {known['accountant']}, "
-            f"{known['noise_distribution']} noise, source {known['noise_source']}"
-        )
-        found.setdefault(words)
+    found = dict.fromkeys(
+        f"{known['mechanism']}, unit {UNITS.get(known['unit'], known['unit'])}, "
+        f"{known['relation']}, sampling {known['sampling']}, accountant {known['accountant']}, "
+        f"{known['noise_distribution']} noise, source {known['noise_source']}"
+        for known in ({name: value or "-" for name, value in one.items()} for one in of)
+    )
     others = ", others without" if len(of) < len(records) else ""
     parts = [f"{' and '.join(found)}{others}"]
     if any(privacy.get("noise_source") == "seeded" for privacy in of):
         parts.append("noise from a seed: protects nobody")
     return "; ".join((*parts, EPSILONS))
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
 
 
 def shown_epsilon(value: float) -> str:

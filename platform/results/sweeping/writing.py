@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import escaped
-from platform.results.numbers import RunNumbers, spread_of
+from platform.results.numbers import spread_of
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Grid
@@ -35,58 +35,56 @@ from platform.rounds.documents import ADVERSARIES, csv_text, json_number
 def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
     """Return one line a run and measure, with a column for each axis."""
     columns = (
-        *("config", "dataset", "method", "seed", *axes),
-        *("protocol", "selection", "measure", "value", *PRIVACY),
+        *(*WHICH, *axes, "protocol", "selection", "measure", "value", *PRIVACY),
         *(f"epsilon_{name}" for name in ADVERSARIES),
         *("committed_rounds", "chosen_round", "run"),
     )
-    rows = []
-    for record in records:
-        values = dict(record.axes)
-        who = (record.config, record.dataset, record.method, record.seed)
-        for selection, scores in record.scores.items():
-            for measure, value in scores.items():
-                rows.append(
-                    (
-                        *(*who, *(values[key] for key in axes)),
-                        *(record.protocol, selection, measure, value),
-                        *(record.privacy.get(name) for name in PRIVACY),
-                        *(record.epsilon(name) for name in ADVERSARIES),
-                        len(record.rounds),
-                        record.document[BEST]["round"] if selection == BEST else None,
-                        record.run_id,
-                    )
-                )
+    rows = [
+        (
+            *(*_which(record, axes), record.protocol, selection, measure, value),
+            *(record.privacy[name] for name in PRIVACY),
+            *(record.epsilon(name) for name in ADVERSARIES),
+            len(record.rounds),
+            record.document[BEST]["round"] if selection == BEST else None,
+            record.run_id,
+        )
+        for record in records
+        for selection, scores in record.scores.items()
+        for measure, value in scores.items()
+    ]
     return csv_text(columns, rows)
 
 
-def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
+def rounds_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
     """Return one line a run and committed round."""
     scores = ("mean", "weighted", "std", "worst")
     columns = (
-        *("config", "dataset", "method", "seed", *axes, "round"),
+        *(*WHICH, *axes, "round"),
         *(f"accuracy_{name}" for name in scores),
         "validation_mean",
         *(f"epsilon_{name}" for name in ADVERSARIES),
         "run",
     )
-    rows = []
-    for outcome in outcomes:
-        cell, values = outcome.cell, dict(outcome.cell.axes)
-        summary = outcome.summary or {"rounds": []}
-        for document in summary["rounds"]:
-            rows.append(
-                (
-                    *(cell.config, summary["dataset"], cell.method, cell.seed),
-                    *(values[key] for key in axes),
-                    document["round"],
-                    *(document["accuracy"][name] for name in scores),
-                    (document.get("validation") or {}).get("mean"),
-                    *(document["epsilon"][name] for name in ADVERSARIES),
-                    outcome.run_id,
-                )
-            )
+    rows = [
+        (
+            *(*_which(record, axes), document["round"]),
+            *(document["accuracy"][name] for name in scores),
+            (document.get("validation") or {}).get("mean"),
+            *(document["epsilon"][name] for name in ADVERSARIES),
+            record.run_id,
+        )
+        for record in records
+        for document in record.document["rounds"]
+    ]
     return csv_text(columns, rows)
+
+
+WHICH: Final = ("config", "dataset", "method", "seed")
+
+
+def _which(record: Record, axes: Sequence[str]) -> tuple[Any, ...]:
+    values = dict(record.axes)
+    return (*(getattr(record, name) for name in WHICH), *(values[key] for key in axes))
 
 
 @dataclass(frozen=True)
@@ -250,11 +248,12 @@ def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
         return Results(grid, outcomes, (), output)
     tables = tuple(build_tables(grid, records))
     write_text(output / "results.csv", results_csv(records, axes))
-    write_text(output / "rounds.csv", rounds_csv(done, axes))
+    write_text(output / "rounds.csv", rounds_csv(records, axes))
     write_text(output / TESTS_FILE, tests_csv(tables))
     write_text(output / TABLE_FILE, markdown(tables))
     write_text(output / "table.tex", latex(tables))
-    made = sweep_pictures([numbers_of(outcome) for outcome in done])
+    # Pictures name a method by its title.
+    made = sweep_pictures([replace(record_of(one), method=one.cell.title) for one in done])
     drawn = itertools.chain.from_iterable(made.values())
     write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
     return Results(grid, outcomes, tables, output)
@@ -277,11 +276,6 @@ def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
         for cell, database in zip(grid.cells, databases, strict=True)
     ]
     write_text(output / SWEEP_FILE, sweep_file(cells))
-
-
-def numbers_of(outcome: Outcome) -> RunNumbers:
-    """Return a finished cell for pictures, by its method's title; ValueError for another cell."""
-    return replace(record_of(outcome), method=outcome.cell.title)
 
 
 def document(found: Results) -> dict[str, Any]:
