@@ -33,11 +33,11 @@ draw_anew = shapes.draw_split
 drawn: dict[tuple[Any, ...], Split] = {}
 
 
-def draw_split(*request: Any, labels: Indices, outlines: Indices) -> Split:
+def draw_split(*request: Any) -> Split:
     """Does what the function that it stands for does, once for the same images."""
-    key = (*request, labels.tobytes(), outlines.tobytes())
+    key = tuple(one.tobytes() if isinstance(one, np.ndarray) else one for one in request)
     if key not in drawn:
-        drawn[key] = draw_anew(*request, labels=labels, outlines=outlines)
+        drawn[key] = draw_anew(*request)
         np.asarray(drawn[key].images).flags.writeable = False
     return drawn[key]
 
