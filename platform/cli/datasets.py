@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import typer
 
+from methods.plugins import Plugins
 from platform.agreement import Agreed
 from platform.cli.ending import FAILED
 from platform.cli.output import Said, Whole, answer, console, print_json, progress_bar, table
@@ -94,7 +95,7 @@ def datasets_command(
     if show is not None:
         _show(show, overrides or (), plot, as_json=as_json)
         return
-    infos = dataset_infos()
+    infos = dataset_infos(Plugins())
     if check is not None:
         if check not in {info.name for info in infos} and Path(check).is_dir():
             raise ConfigError(
