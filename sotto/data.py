@@ -93,6 +93,10 @@ class Data:
         ]
         self.folder = _written(Path(folder), parts, pictures)
 
+    def __repr__(self) -> str:
+        """Show where the images are."""
+        return f"<sotto.Data in {str(self.folder)!r}>"
+
     def overrides(self) -> dict[str, Any]:
         """Return the keys of a configuration that name these data."""
         keys: dict[str, Any] = {"task.root": str(self.folder)}

@@ -46,9 +46,10 @@ def averaged(
     Raises:
         Error: The module has a layer that joins images, or nothing to train.
     """
-    problems = ModuleValidator.validate(module, strict=False)
-    if problems:
-        raise invalid("module", str(problems[0]), "layers that treat each image alone")
+    for path, layer in module.named_modules():
+        if not list(layer.children()) and ModuleValidator.validate(layer, strict=False):
+            where = f"{type(layer).__name__} at {path or 'its root'}"
+            raise invalid("module", where, "layers that treat each image alone")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise invalid(
             "module", type(module).__name__, "one with parameters that require a gradient"

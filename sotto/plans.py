@@ -190,12 +190,15 @@ class Plan:
             keys |= {
                 "privacy.sampling_probability": self.sampling_probability,
                 "training.local_steps": self.steps,
+                # What is clipped is each image's gradient; the noise is relative to the norm.
+                "privacy.clipping_norm": None,
+                "privacy.per_sample_clipping_norm": 1.0,
             }
         if self.population is not None:
             keys |= {"cohort.size": self.clients, "cohort.sampling": "poisson"}
         return keys
 
-    def epsilon(self, delta: float, accountant: Accountant = "auto") -> Epsilons:
+    def epsilon(self, delta: float = 1e-5, accountant: Accountant = "auto") -> Epsilons:
         """Return epsilon at `delta` against server, peers and observer.
 
         `claimed` is that against the strongest of them against whom the mechanism claims anything.
@@ -209,7 +212,7 @@ class Plan:
             raise Error(str(error)) from error
 
     def guesses(self, prior: float = 0.5, against: Adversary = "claimed") -> float:
-        """Return the largest share of right guesses whether a client's data were used.
+        """Return the largest share of right guesses whether a client's data are the real ones.
 
         Somebody who holds it for true with probability `prior` cannot be right more often, whatever
         else they know. It is the least of what epsilon proves at any delta, so under Gaussian noise

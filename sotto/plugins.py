@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 from methods.plugins import DOORS, InProgram, Kind
@@ -27,16 +28,19 @@ def plugin(kind: Kind, name: str, value: Any) -> InProgram:
     """
     kinds = [each for each in DOORS if each != "transport"]
     if kind not in kinds:
-        raise invalid("kind", kind, ", ".join(kinds))
+        raise invalid("kind", kind, f"{', '.join(kinds)}; a transport stands in a folder")
     if not name.isidentifier():
         raise invalid("name", name, "letters, digits and _")
     missing = [member for member in DOORS[kind].members if not hasattr(value, member)]
     if missing:
         valid = f"an object with {' and '.join(DOORS[kind].members)}"
         raise invalid("value", f"{type(value).__name__} without {missing[0]}", valid)
+    if inspect.ismodule(value) and value.__file__:
+        # As a folder's file has it, so that runs of both are read with either.
+        return InProgram(name, value, sha256(Path(value.__file__).read_bytes()).hexdigest(), kind)
     parts = [value] if inspect.ismodule(value) else [getattr(value, m) for m in DOORS[kind].members]
     told = "\n".join(line for part in parts for line in _told(part, depth=1))
-    return InProgram(name, value, hashlib.sha256(told.encode()).hexdigest(), kind)
+    return InProgram(name, value, sha256(told.encode()).hexdigest(), kind)
 
 
 def _told(value: object, depth: int) -> Iterator[str]:

@@ -239,6 +239,8 @@ def secure_sum(
         Error: An argument is not valid, or too few clients are left.
     """
     names = tuple(vectors)
+    if isinstance(lost, str):
+        raise invalid("lost", lost, "a set of names")
     if unknown := set(lost) - set(names):
         raise invalid("lost", sorted(unknown), "names of vectors")
     size = max((np.size(vector) for vector in vectors.values()), default=0)

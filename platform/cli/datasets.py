@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import typer
 
+from methods.plugins import Plugins
 from platform.cli.ending import BAD_INPUT
 from platform.cli.output import Said, Whole, answer, brief, console, progress_bar, table
 from platform.config import RunConfig, load_config
@@ -93,7 +94,7 @@ def datasets_command(
     if show is not None:
         _show(show, overrides or (), plot, as_json=as_json)
         return
-    infos = dataset_infos()
+    infos = dataset_infos(Plugins())
     if check is not None:
         if check not in {info.name for info in infos} and Path(check).is_dir():
             raise ConfigError(

@@ -35,7 +35,7 @@ from platform.config.loading import validated
 from platform.config.sections import ClientName, Clients, Layout, Positive, Section, Threads
 from platform.data.catalogue import Hints
 from platform.errors import ConfigError, Declined
-from platform.mechanisms import BUILT_IN
+from platform.mechanisms import BUILT_IN, KNOWN
 from platform.parties.identities import read_enrolment, read_key, require_enrolled
 from platform.protection.charging import Limits, as_releases
 from platform.protection.sums import terms_of_sums
@@ -76,7 +76,7 @@ def _known_methods(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
 
 
 def _known_mechanisms(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return _require_known(names, BUILT_IN.names)
+    return _require_known(names, KNOWN.names)
 
 
 def _require_known(names: tuple[str, ...] | None, valid: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -216,7 +216,7 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
             "limits.adversary: active needs identity and enrolment, which say whose keys are "
             "whose; valid: both, or semi_honest"
         )
-    bare = [name for name in limits.mechanisms or () if BUILT_IN.claims_nothing(name)]
+    bare = [name for name in limits.mechanisms or () if KNOWN.claims_nothing(name)]
     for key in ("epsilon_total", "epsilon_per_run"):
         limit = getattr(limits, key)
         if bare and limit is not None:
@@ -464,7 +464,7 @@ def _spending(
     charged = [row for row in rows if row.status != "aborted"]
     epsilon, problem = None, None
     try:
-        epsilon = RunningLedger(as_releases(rows, BUILT_IN)).claimed_with((), limits.delta).epsilon
+        epsilon = RunningLedger(as_releases(rows, KNOWN)).claimed_with((), limits.delta).epsilon
     except (UnsupportedEvent, UnknownMechanism) as error:
         problem = str(error)
     return Spending(

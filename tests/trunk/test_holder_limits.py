@@ -137,8 +137,8 @@ def test_a_relation_that_halves_the_noise_has_to_be_named():
 
 
 def test_a_method_from_outside_has_to_be_named(monkeypatch):
-    outside = SimpleNamespace(name="outside", where="of another package")
-    monkeypatch.setattr("methods.interface.registry.installed_modules", lambda: iter([outside]))
+    outside = SimpleNamespace(name="outside", where="of another package", kind="method")
+    monkeypatch.setattr("methods.plugins.installed_modules", lambda kind: iter([outside]))
     config = run().model_copy(update={"method": MethodConfig(name="outside")})
     (sentence,) = reasons(holder(), config)
     assert sentence.startswith("method.name: outside")

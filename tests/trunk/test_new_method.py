@@ -23,11 +23,11 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def run_its_test(folder: Path) -> tuple[int, str]:
+def run_its_test(folder: Path, test: str = "test_mine.py") -> tuple[int, str]:
     def there() -> int:
         os.chdir(folder)
         without = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
-        return int(pytest.main(["-q", "--rootdir", str(folder), *without, "test_mine.py"]))
+        return int(pytest.main(["-q", "--rootdir", str(folder), *without, test]))
 
     return in_checkout(ROOT, there)
 
@@ -46,6 +46,28 @@ def test_its_test_fails_until_the_number_is_replaced_and_by_the_right_one(sotto,
         found, said = run_its_test(folder)
         assert found == code, said
         assert ("AssertionError: REPLACE the None" in said) == (number == "None")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "number", "wrong"),
+    [
+        ("dataset", "0", "1"),
+        ("model", "64", "3"),
+        ("mechanism", "1.5", "3.0"),
+        ("transport", r"b'\x00\x00\x00\x00\x00\x00\x00\x02hi'", "b'hi'"),
+    ],
+)
+def test_each_kind_has_a_test_that_fails_until_it_is_filled_in(sotto, folder, kind, number, wrong):
+    answer = sotto("new", kind, "mine")
+    assert answer.code == 0, answer.err
+    file = folder / f"{kind}s" / "test_mine.py"
+    text = file.read_text()
+    assert text.count(" | None = None\n") == 1
+    for given, code in (("None", 1), (wrong, 1), (number, 0)):
+        file.write_text(text.replace("= None\n", f"= {given}\n"))
+        found, said = run_its_test(folder, f"{kind}s/test_mine.py")
+        assert found == code, said
 
 
 def test_a_bad_name_is_one_sentence_and_no_file(sotto, folder):
