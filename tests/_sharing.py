@@ -15,7 +15,7 @@ import numpy as np
 
 from methods.clip import adapter, tiny
 from platform.data import shapes
-from platform.data.dataset import Indices, Split
+from platform.data.dataset import Split
 
 load_anew = adapter.load_backbone
 load_once = cache(load_anew)
