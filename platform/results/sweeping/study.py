@@ -144,6 +144,9 @@ def carry_out(
         jobs: Processes or jobs at a time; None for one a CPU, or one if cells share a GPU.
         cluster: The Dask cluster whose jobs the cells are.
     """
+    if folder is not None:
+        # Workers, and who reads their runs, know a plug-in's mechanism by the environment alone.
+        os.environ["SOTTO_PLUGINS"] = str(folder.absolute())
     with only_sweep_in(results):
         own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]
         announce(grid, results, own)
