@@ -81,9 +81,9 @@ def whole() -> tuple[dict, set[Stream]]:
     """What a dry run of one round says, and the streams of the images that it drew."""
     drawn, original = set(), shapes.draw_split
 
-    def watching(seed, stream, *arguments, **rows):
-        drawn.add(stream)
-        return original(seed, stream, *arguments, **rows)
+    def watching(keys, *arguments):
+        drawn.add(Stream(keys[1]))
+        return original(keys, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shapes, "draw_split", watching)
