@@ -83,10 +83,15 @@ class ConfigError(PlatformError):
         super().__init__(*dict.fromkeys(faults))
         self.faults: tuple[str, ...] = self.args
 
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the message."""
+        shown, more = self.faults[:MOST_FAULTS], len(self.faults) - MOST_FAULTS
+        return [*shown, *([f"and {more:,} faults more"] if more > 0 else [])]
+
     def __str__(self) -> str:
         """Return the sentences, in lines."""
-        shown, more = self.faults[:MOST_FAULTS], len(self.faults) - MOST_FAULTS
-        return "\n".join([*shown, *([f"and {more:,} faults more"] if more > 0 else [])])
+        return "\n".join(self.lines)
 
 
 class DataError(ConfigError):

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,14 @@ class Data:
                 "task.shots": None,
             }
         return keys | {"task.dataset": "images", "task.shots": None}
+
+
+def task_of(data: Data | str | Path | None, model: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the keys of a configuration that name one's own images and model, if any."""
+    keys: dict[str, Any] = {} if model is None else dict(model)
+    if data is not None:
+        keys |= (data if isinstance(data, Data) else Data(data)).overrides()
+    return keys
 
 
 def _is_of_clients(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from methods import MethodError
 from methods.plugins import InProgram
@@ -29,14 +29,13 @@ from platform.results.pictures import run_pictures
 from platform.results.reading import agreed_run, numbers_of, resolve_run
 from platform.rounds.observing import Observer
 from privacy import PrivacyError
-from sotto.data import Data
+from sotto.data import Data, task_of
 from sotto.errors import Error, invalid
 from sotto.plans import Plan
 from storage import StorageError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-    from rich.progress import Progress
 
 OnRound = Callable[["Round"], None]
 
@@ -245,9 +244,7 @@ def run(
         KeyboardInterrupt: After Ctrl-C.
     """
     with refusing():
-        parts: dict[str, Any] = {} if model is None else dict(model)
-        if data is not None:
-            parts |= (data if isinstance(data, Data) else Data(data)).overrides()
+        parts = task_of(data, model)
         if privacy is not None:
             parts |= privacy.overrides() if isinstance(privacy, Plan) else {"privacy": privacy}
         base = "quickstart" if data is None else "own-data"
@@ -350,35 +347,40 @@ def _executed(
             return Run(simulation.run.run_id, simulation.run.terms.config.storage.url, plugins)
 
 
-def bar_of(shown: bool) -> Progress:
-    """Return a bar on stderr with the time that is left; it shows nothing but on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+class Bar:
+    """A bar on stderr with the time that is left; it shows nothing but on a terminal."""
 
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not (shown and console.is_terminal),
-    )
+    def __init__(self, shown: bool, what: str) -> None:
+        """Name what it counts."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._bar.add_task(what, total=None)
 
-class _Watcher(Observer):
-    """Shows a bar, warns as Python warns, and tells a caller's function about each round."""
-
-    def __init__(self, on_round: OnRound | None, progress: bool) -> None:
-        self._on_round, self._rounds = on_round, 0
-        self._bar = bar_of(progress)
-        self._task = self._bar.add_task("setting up", total=None)
-
-    def __enter__(self) -> _Watcher:
+    def __enter__(self) -> Self:
+        """Show it."""
         self._bar.start()
         return self
 
     def __exit__(self, *raised: object) -> None:
+        """Remove it."""
         self._bar.stop()
+
+
+class _Watcher(Bar, Observer):
+    """Shows a bar, warns as Python warns, and tells a caller's function about each round."""
+
+    def __init__(self, on_round: OnRound | None, progress: bool) -> None:
+        super().__init__(progress, "setting up")
+        self._on_round, self._rounds = on_round, 0
 
     def warned(self, sentences: Sequence[str]) -> None:
         """Warn about each."""

@@ -16,9 +16,9 @@ from platform.results.sweeping.running import Outcome, SweepObserver
 from platform.results.sweeping.study import carry_out, require_runnable, study_request
 from platform.results.sweeping.submitting import cluster_of
 from platform.results.sweeping.writing import Results, document
-from sotto.data import Data
+from sotto.data import Data, task_of
 from sotto.errors import Error, invalid
-from sotto.runs import bar_of, refusing
+from sotto.runs import Bar, refusing
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -77,10 +77,8 @@ class Study:
         many = seeds if isinstance(seeds, Sequence) else range(seeds)
         if not many:
             raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
-        parts: dict[str, Any] = {} if model is None else dict(model)
-        if data is not None:
-            parts |= (data if isinstance(data, Data) else Data(data)).overrides()
-        changes = [f"{k}={json.dumps(v)}" for k, v in flat({**parts, **overrides})]
+        given = {**task_of(data, model), **overrides}
+        changes = [f"{key}={json.dumps(value)}" for key, value in flat(given)]
         with refusing():
             self._surroundings = Surroundings.with_plugins(plugins)
             request, filled = study_request(
@@ -102,8 +100,7 @@ class Study:
         self._storage, self._folder = request.storage, plugins
         self.filled = tuple(dict.fromkeys((*filled, *longer)))
         self.cells = tuple(map(str, self.grid.cells))
-        stem = f"{Path(self.grid.configs[0]).stem}-{self.grid.digest[:8]}"
-        self.output = Path(output or Path("studies") / stem)
+        self.output = Path(output or Path("studies") / self.grid.name)
         self._found: Results | None = None
 
     def __repr__(self) -> str:
@@ -138,7 +135,7 @@ class Study:
             machines = None if cluster is None else cluster_of("dask", settings)
             if machines is None:
                 require_runnable(self.grid.cells, self._storage, self._surroundings)
-            with _Watcher(progress and observer is None) as bar:
+            with _Watcher(progress and observer is None, "runs") as bar:
                 self._found = carry_out(
                     *(self.grid, self.output, observer or bar),
                     url=self._storage,
@@ -195,19 +192,8 @@ def _framed(rows: list[dict[str, Any]]) -> DataFrame | list[dict[str, Any]]:
     return DataFrame(rows)
 
 
-class _Watcher(SweepObserver):
-    """Shows a bar."""
-
-    def __init__(self, shown: bool) -> None:
-        self._bar = bar_of(shown)
-        self._task = self._bar.add_task("runs", total=None)
-
-    def __enter__(self) -> _Watcher:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._bar.stop()
+class _Watcher(Bar, SweepObserver):
+    """Shows how many runs have ended."""
 
     def sweep_started(self, total: int, finished: int) -> None:
         """Show how many runs there are."""

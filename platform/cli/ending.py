@@ -182,11 +182,13 @@ def end_with(command: Any, name: str | None = None) -> None:
             if not as_json:
                 raise
             traceback.print_exc()
-        from platform.errors import printable
+        from platform.errors import ConfigError, printable, readable
 
         begin = "" if failure.kind == "interrupted" else "error: "
-        # A data set may have several faults, each in its line.
-        lines = failure.error.split("\n") if failure.kind == "data_error" else [failure.error]
+        lines = [failure.error]
+        if isinstance(error, ConfigError):
+            # Each fault has its line; a line break within one is shown as an escape.
+            lines = [readable(one) for one in error.lines]
         text = json.dumps(asdict(failure)) if as_json else begin + "\n".join(map(printable, lines))
         try:
             typer.echo(text, err=True)

@@ -78,8 +78,7 @@ def sweep_command(
         storage=storage,
     )
     grid = build_grid(request, sources)
-    # The same command finds this name again.
-    results = output or OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
+    results = output or OUTPUTS / grid.name
 
     with interruptible(lambda number: _interrupted(number, results)):
         with ScreenSweepObserver(quiet=as_json) as screen:

@@ -357,3 +357,19 @@ def test_what_has_no_bound_is_refused():
         GroupCounts(groups=2, ratio=1e-6).steps(65_536.0)
     with pytest.raises(SensitivityViolation):
         GroupCounts(groups=2, ratio=1.0).charged_norm(1.0, 1.1, "replace_one")
+
+
+@pytest.mark.parametrize("shares", [1, 6])
+@pytest.mark.parametrize("multiplier", [1.0, 85.0, 900.0])
+def test_much_noise_takes_a_coarser_grid_and_its_ledger_row_says_as_much(multiplier, shares):
+    scale = default_scale(0.3, multiplier / math.sqrt(shares))
+    how = mechanism(
+        noise_multiplier=multiplier, minimum_survivors=shares + 2, corrupt=2, scale=scale
+    )
+    # As fine as the sampler reaches: a grid of twice the steps is refused, unless it is the usual.
+    assert scale == default_scale(0.3) or how.share_deviation > 2**20
+    assert how.share_deviation <= 2**21
+    # The noise in units of the update is what was asked for; rounding costs little on any grid.
+    found = row(how, 512)
+    assert found.standard_deviation == pytest.approx(0.3 * multiplier)
+    assert found.clipping_norm == pytest.approx(0.3, rel=2e-2) and found.clipping_norm >= 0.3

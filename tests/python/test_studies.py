@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 import sotto
 from methods import BUILT_IN_METHODS
+from platform.cli.app import main
 from platform.config import load_config
+from tests._forking import exit_code
 from tests.python.test_runs import SMALL
 
 TINY = {name: value for name, value in SMALL.items() if name != "progress"}
@@ -86,6 +89,7 @@ def test_a_study_never_changes_the_promise(photos):
         ),
         ({"epsilon": [8, 8.0]}, ("epsilon",)),
         ({"epsilon": [-1]}, ("privacy.target_epsilon: -1",)),
+        ({"epsilon": "8"}, ("epsilon: '8'",)),
         ({"mechanism": "none", "epsilon": 8}, ("mechanism: 'none'", "upload_noise")),
         ({"seeds": 0}, ("seeds: 0",)),
         ({"methods": "nothing"}, ("'nothing'",)),
@@ -161,3 +165,15 @@ def test_a_program_needs_no_guard_for_its_workers(tmp_path):
     command = [sys.executable, "program.py"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines() == ["program"]
+
+
+@pytest.mark.slow
+def test_a_study_reads_runs_of_a_mechanism_that_a_folder_has(tmp_path, monkeypatch):
+    monkeypatch.delenv("SOTTO_PLUGINS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sotto", "new", "mechanism", "mine", "--into", "."])
+    assert exit_code(main) == 0
+    study = sotto.Study("coop", epsilon=8, seeds=1, mechanism="mine", plugins=Path(), **TINY)
+    found = study.run(progress=False).results
+    assert found["failed"] == [] and found["cells"][0]["privacy"]["mechanism"] == "mine"
+    assert "SOTTO_PLUGINS" not in os.environ

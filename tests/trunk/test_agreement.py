@@ -290,7 +290,7 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(sotto, own_c
     refused(sotto, own_copy, "final.epsilon.server is 0.1")
     # Nor does it stand in a sweep's table.
     with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1"):
-        read_summary(own_copy.storage.url, own_copy.run_id)
+        read_summary(own_copy.storage.url, own_copy.run_id, own_copy.storage.config())
 
 
 @pytest.mark.slow

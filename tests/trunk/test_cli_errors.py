@@ -126,6 +126,13 @@ def test_a_missing_configuration_names_those_that_there_are(sotto, place):
     require_refused(sotto, place, ("run", "quickstat"), words)
 
 
+def test_each_fault_of_a_grid_has_its_line_and_a_line_break_within_one_shows(sotto, place):
+    wrong = ("--for=coop:method.context_tokens=0", "--for=promptfl:method.context_tokens=x\ny")
+    answer = sotto("sweep", "comparison", "--method", "coop,promptfl", *wrong)
+    first, second = answer.err.splitlines()
+    assert answer.code == 2 and "coop" in first and "promptfl" in second
+
+
 Typed = tuple[tuple[str, ...], tuple[str, ...]]
 """A command line, and words of the sentence about it."""
 MISUSED: Final[tuple[Typed, ...]] = (

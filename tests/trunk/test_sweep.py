@@ -94,14 +94,14 @@ def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
     # What was edited gets into no table.
     path = storage.folder / first / "summary.json"
     whole = path.read_text()
-    assert read_summary(storage.url, first) == json.loads(whole)
+    assert read_summary(storage.url, first, cell.run) == json.loads(whole)
     for text, said in (
         (whole.replace('"delta": 1e-05', '"delta": 1e-06'), "delta is 1e-06"),
         (whole[:-40], "otherwise no JSON"),
     ):
         path.write_text(text)
         with pytest.raises(RecordsDisagree, match=said):
-            read_summary(storage.url, first)
+            read_summary(storage.url, first, cell.run)
     path.unlink()
     assert known_runs(storage.url)[cell.identity].run_id != first
     assert not known_runs(storage.url)[cell.identity].finished

@@ -129,6 +129,11 @@ class Grid:
         """Hexadecimal digest of the identities of all cells."""
         return hashlib.sha256("".join(cell.identity for cell in self.cells).encode()).hexdigest()
 
+    @property
+    def name(self) -> str:
+        """The name of its folder of results, which the same request finds again."""
+        return f"{Path(self.configs[0]).stem}-{self.digest[:8]}"
+
 
 def describe(config: str, method: str, seed: int, axes: Axes) -> str:
     """Return a cell in words."""
@@ -185,7 +190,7 @@ def require_none(problems: Mapping[str, Sequence[str]]) -> None:
         for sentence, (first, *others) in problems.items():
             more = f" and {len(others)} more" if others else ""
             lines.append(f"cell ({first}){more}: {sentence}{for_one_alone(sentence)}")
-        raise ConfigError("\n".join(lines))
+        raise ConfigError(*lines)
 
 
 def split_values(text: str) -> tuple[str, ...]:

@@ -75,10 +75,10 @@ def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
                 mark_interrupted(database, run.run_id)
 
 
-def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """Return a finished run's summary, if its records agree."""
+def read_summary(url: str, run_id: str, config: RunConfig) -> Mapping[str, Any]:
+    """Return a finished run's summary, if its records agree; `config` knows its mechanism."""
     with closing(open_existing(url, read_only=False)) as database:
-        summary = require_agreement(database, run_id).summary
+        summary = require_agreement(database, run_id, config.mechanisms).summary
     if summary is None:
         raise RecordsDisagree(run_id, "its audit log does not say that it has finished")
     return summary
@@ -280,7 +280,7 @@ def run_cells(
         run = known.get(cell.identity)
         if run is not None and run.finished:
             outcomes[index] = Outcome(
-                cell=cell, run_id=run.run_id, summary=read_summary(url, run.run_id)
+                cell=cell, run_id=run.run_id, summary=read_summary(url, run.run_id, cell.run)
             )
     observer.sweep_started(len(cells), len(outcomes))
     missing = [index for index in range(len(cells)) if index not in outcomes]
@@ -301,7 +301,7 @@ def run_cells(
                 outcomes[index] = Outcome(
                     cell=cell,
                     run_id=run_id,
-                    summary=None if run_id is None else read_summary(url, run_id),
+                    summary=None if run_id is None else read_summary(url, run_id, cell.run),
                     error=answer["error"] if run_id is None else None,
                     seconds=answer["seconds"],
                     continues=run_id in begun,

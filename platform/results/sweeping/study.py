@@ -77,6 +77,10 @@ def study_request(
     filled = filled_in(base, name, sources)
     texts = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in filled.items()]
     for epsilon in epsilons:
+        if not isinstance(epsilon, int | float | None):
+            raise ConfigError(
+                f"epsilon: {epsilon!r} is not valid; valid: a number above 0, or None"
+            )
         if epsilon is None:
             values[NO_NOISE] = (f"privacy.mechanism={NO_NOISE}",)
             continue
@@ -140,13 +144,10 @@ def carry_out(
         results: The folder, in which one sweep works at a time.
         observer: Watches the cells.
         url: The database of all cells, unless they are jobs of a cluster.
-        folder: The user's folder of own methods.
+        folder: The user's folder of plug-ins.
         jobs: Processes or jobs at a time; None for one a CPU, or one if cells share a GPU.
         cluster: The Dask cluster whose jobs the cells are.
     """
-    if folder is not None:
-        # Workers, and who reads their runs, know a plug-in's mechanism by the environment alone.
-        os.environ["SOTTO_PLUGINS"] = str(folder.absolute())
     with only_sweep_in(results):
         own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]
         announce(grid, results, own)

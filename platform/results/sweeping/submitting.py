@@ -210,7 +210,7 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     run = known_runs(url).get(cell.identity)
     if run is None or not run.finished:
         return None
-    summary = read_summary(url, run.run_id)
+    summary = read_summary(url, run.run_id, cell.run)
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
