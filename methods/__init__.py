@@ -35,6 +35,7 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
     Unit,
+    UpToClients,
     Visibility,
     Weighting,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "Trainer",
     "Unit",
     "UnknownMethod",
+    "UpToClients",
     "UpdateSpecMismatch",
     "Visibility",
     "Weighting",

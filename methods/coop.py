@@ -13,6 +13,7 @@ from methods.interface import method as m
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod
 
 Config = PromptConfig
+SENDS_NOTHING = True
 
 
 class CoOp(PromptMethod):

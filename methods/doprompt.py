@@ -38,6 +38,7 @@ PROMPTS: Final = "prompts"
 ADAPTER: Final = ("adapter.inner", "adapter.outer")
 EXPANSION: Final = 4
 
+SENDS_NOTHING = True
 VARIANTS = ({"lora_rank": 1, "context_tokens": 2},)
 
 

@@ -48,6 +48,7 @@ NOTHING: Final = 1e-7
 """Added to both sums, so that none is zero."""
 
 READING = "the frozen map is CLIP's own image tower's, where the authors have a ResNet-50's"
+SENDS_NOTHING = True
 VARIANTS = (
     {"modulation": "layers", "domain_contrast": 0.5, "task_contrast": 0.5, "class_contrast": 0.5},
     {"modulation": "separate", "lora_rank": 1},

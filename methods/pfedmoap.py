@@ -191,7 +191,7 @@ class Config(PromptConfig):
         moe_similarity: Cosine, or the plain product with the normalised pooled image feature.
     """
 
-    experts: Annotated[int, Ge(1), Le(10000)] = 9
+    experts: Annotated[int, Ge(1), Le(10000), m.UpToClients(others=True)] = 9
     local_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.5
     gate: Literal["attention", "linear"] = "attention"
     gate_sharing: Literal["personal", "aggregated"] = "personal"
@@ -379,17 +379,12 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method; refuse an unfit gate, and more experts than other clients."""
+    """Build the method; refuse an unfit gate, and a single client."""
     method = PFedMoAP.built(config, task)
     width = method.encoder.backbone.embed_dim
     if task.population < 2:
         raise MethodError(
             f"task.clients: {task.population} leaves no other client's experts; valid: at least 2"
-        )
-    if config.experts >= task.population:
-        raise MethodError(
-            f"method.experts: {config.experts} is more than the other clients; valid: 1 to "
-            f"{task.population - 1} with task.clients = {task.population}"
         )
     if width % config.gate_dim:
         raise MethodError(

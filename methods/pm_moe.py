@@ -73,7 +73,7 @@ class Config(GateConfig):
         "fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh", "fedbabu", "gpfl", "fedcp", "dbe"
     ] = "fedper"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
-    top_k: Annotated[int, Ge(1), Le(10000)] | None = None
+    top_k: Annotated[Annotated[int, Ge(1), Le(10000)] | None, m.UpToClients()] = None
     renormalise: bool = False
     gate_rate: Annotated[float, Gt(0.0), Le(1e3)] = 0.1
     gate_rounds: Annotated[int, Ge(1), Le(100000)] = 50
@@ -199,12 +199,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method; refuse more experts than clients, or modules that are all the same."""
-    if config.top_k is not None and config.top_k > task.population:
-        raise MethodError(
-            f"method.top_k: {config.top_k} is more experts than the pool has, which holds one of "
-            f"each client; valid: 1 to {task.population}, or null for all"
-        )
+    """Build the method; refuse modules that are all the same."""
     chosen = options_of(config.base, config.base_options)
     if isinstance(chosen, fedbabu.Config) and chosen.fine_tune == "body":
         raise MethodError(

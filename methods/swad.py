@@ -39,6 +39,7 @@ from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters
 from methods.networks.method import ROWS, CentralisedMethod, blocks
 
+SENDS_NOTHING = True
 VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
 
 SPLIT: Final = "swad.split"

@@ -13,6 +13,8 @@ from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
 from methods.prompts.prompt import Captions, cosine_logits, require_backbone
 
+SENDS_NOTHING = True
+
 
 @dataclass(frozen=True)
 class Config:

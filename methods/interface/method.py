@@ -11,10 +11,10 @@ by tensor; the trainer, by which a method's parameters meet a client's data; the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,24 @@ class CountsUpTo:
 
     key: str
     so: str
+
+
+@dataclass(frozen=True)
+class UpToClients:
+    """Marks a number that `Registry.build` refuses above the number of clients, or of the others.
+
+    Attributes:
+        others: Whether the client itself does not count.
+    """
+
+    others: bool = False
+
+
+def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
+    """Yield the name of every option of a `Config` with each of its marks."""
+    for key, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            yield key, mark
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from methods.errors import BrokenPlugin, UnknownMethod
-from methods.interface.method import Method, PoolPolicy, Task
+from methods.errors import BrokenPlugin, MethodError, UnknownMethod
+from methods.interface.method import Method, PoolPolicy, Task, UpToClients, marks_of
 from methods.plugins import Kind, Origin, Outside, Plugins, by_name
 
 
@@ -99,6 +99,12 @@ class Registry:
                 f"method.name: {name!r} is {source.where} and builds something without "
                 f"{', '.join(missing)}; valid is a methods.Method"
             )
+        for key, most in self.most(name, task.population).items():
+            if (value := getattr(config, key)) is not None and value > most:
+                raise MethodError(
+                    f"method.{key}: {value} is not valid; valid: 1 to {most} with "
+                    f"task.clients = {task.population}"
+                )
         return cast("Method", method)
 
     def info(self, name: str) -> MethodInfo:
@@ -120,6 +126,15 @@ class Registry:
         """
         say = getattr(self._module(name), "serving", None)
         return None if say is None else cast("PoolPolicy", say(config, clients))
+
+    def most(self, name: str, clients: int) -> dict[str, int]:
+        """Return the largest valid value of each option that the number of clients bounds."""
+        marks = marks_of(self.config_type(name))
+        return {key: clients - mark.others for key, mark in marks if isinstance(mark, UpToClients)}
+
+    def sends_nothing(self, name: str) -> bool:
+        """Return whether clients upload nothing, whatever the options (`SENDS_NOTHING`)."""
+        return bool(getattr(self._module(name), "SENDS_NOTHING", False))
 
     def reading(self, name: str) -> str | None:
         """Return what the paper leaves open and the numbers depend on (`READING`), or None."""

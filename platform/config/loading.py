@@ -124,6 +124,12 @@ def _changed(
     return merged(changed, changes), remarks
 
 
+def needs_noise(key: str) -> bool:
+    """Return whether a dotted key means nothing under `privacy.mechanism: none`."""
+    section, name, *_ = (*key.split("."), "")
+    return name in _WITHOUT_NOISE.get(section, ())
+
+
 def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tree without the keys that mean nothing under `privacy.mechanism: none`."""
     kept = dict(tree)

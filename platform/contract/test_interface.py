@@ -26,7 +26,7 @@ from methods import (
     Weighting,
 )
 from methods.interface.defaults import ALL_UNITS
-from methods.interface.method import Need
+from methods.interface.method import Need, marks_of
 from platform.config import MethodConfig
 from platform.config.run import known_keys
 from platform.contract.cases import Case
@@ -39,7 +39,7 @@ from platform.contract.examples import (
     handed_out,
 )
 from platform.errors import ConfigError
-from platform.experiment.method_building import marks_of, validate_options
+from platform.experiment.method_building import validate_options
 from platform.wire.codec import decode_arrays, encode_arrays
 
 
@@ -219,6 +219,12 @@ def test_what_is_broadcast_can_be_sent(method: Method, result: LocalResult) -> N
     for key in ("one", "never seen", None):
         broadcast = method.broadcast(state, key)
         assert same_arrays(broadcast, decode_arrays(encode_arrays(broadcast)))
+
+
+def test_a_method_that_sends_nothing_says_so(case: Case, method: Method) -> None:
+    """A module has `SENDS_NOTHING = True` exactly if nothing is shared and there is no pool."""
+    sends = bool(method.shared_spec()) or method.pool_policy() is not None
+    assert case.registry.sends_nothing(case.method) != sends
 
 
 def test_one_party_that_holds_all_data_sends_nothing_and_says_so(

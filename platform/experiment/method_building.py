@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -29,6 +29,7 @@ from methods import (
     Visibility,
 )
 from methods.interface.groups import in_groups
+from methods.interface.method import marks_of
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
@@ -270,13 +271,6 @@ def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
                 f"evaluation.protocol: {evaluation.protocol} measures the classes of {name!r}, "
                 f"which the method refuses: {error}"
             ) from error
-
-
-def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
-    """Yield the name of every option of a `Config` with each of its marks."""
-    for key, hint in get_type_hints(kind, include_extras=True).items():
-        for mark in getattr(hint, "__metadata__", ()):
-            yield key, mark
 
 
 def void_options(config: RunConfig, options: Any, section: str = "method") -> Iterator[str]:

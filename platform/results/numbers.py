@@ -20,7 +20,10 @@ HELD_OUT = "task.held_out_domain"
 """The axis whose values are columns: runs of one row differ in the held-out domain."""
 
 EPSILON = "epsilon"
-"""The axis of a study whose values are targets of epsilon, or `none`."""
+"""The axis of a study whose values are targets of epsilon, or one of the next two."""
+NO_NOISE: Final = "none"
+SENDS_NOTHING: Final = "sends nothing"
+"""The value of methods that send nothing: they spend nothing, so a study runs them once."""
 
 R = TypeVar("R", bound="RunNumbers")
 
@@ -70,8 +73,8 @@ class Label:
 
 def value_words(key: str, value: str) -> str:
     """Return a value on an axis as labels show it."""
-    if key == EPSILON and value == "none":
-        return "no noise"
+    if key == EPSILON and value in (NO_NOISE, SENDS_NOTHING):
+        return "no noise" if value == NO_NOISE else value
     return f"{short(key)} = {value}"
 
 

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from methods import MethodInfo
+from methods import MethodInfo, PoolPolicy
 from methods.plugins import Plugins
 from platform.config import RunConfig, Sources, StorageConfig, load_config
+from platform.config.files import read_preset
 from platform.config.run import code_of, identity, origins_of
 from platform.errors import ConfigError
 from platform.experiment.environment import with_absolute_paths
 from platform.experiment.method_building import validate_options
 from platform.protection.building import generations_to_serve, require_serving
-from platform.results.numbers import Axes
+from platform.results.numbers import SENDS_NOTHING, Axes
 
 OWN_OPTIONS: Final = {
     "method.name": "--method",
@@ -41,10 +43,13 @@ class Axis:
         key: A key of the configuration, or a word for what several keys set together.
         values: Each value as tables show it, with the settings `key=value` that it stands for. A
             single value is the same for all cells, and no axis of tables.
+        once: The settings of methods that send nothing, which have no other cell on this axis;
+            empty if they take all values.
     """
 
     key: str
     values: Mapping[str, tuple[str, ...]]
+    once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +63,7 @@ class SweepRequest:
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
         axes: Axes beside those of `settings`; their cells come first.
-        fills: Whether entries of a pool stay for as many rounds as the method needs.
+        fills: Whether settings are filled in for single methods (`_filled_in`).
         device: The device of all cells, None for the configurations' own.
         folder: The user's folder of own methods, None without one.
         storage: The coordinator's database.
@@ -89,6 +94,7 @@ class Cell:
         code: SHA-256 of the file of a method from outside, else None.
         reading: Why the method is its implementer's reading of a paper; None for other methods.
         filled: The settings that were filled in for its method.
+        options: All options of its method.
     """
 
     config: str
@@ -99,6 +105,7 @@ class Cell:
     code: str | None = None
     reading: str | None = None
     filled: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def seed(self) -> int:
@@ -133,6 +140,24 @@ class Grid:
     def name(self) -> str:
         """The name of its folder of results, which the same request finds again."""
         return f"{Path(self.configs[0]).stem}-{self.digest[:8]}"
+
+    @property
+    def unequal(self) -> tuple[str, ...]:
+        """A line with the options of one name that differ between methods; empty if none do."""
+        found: dict[str, dict[str, dict[str, None]]] = {}
+        for cell in self.cells:
+            for key, value in cell.options.items():
+                found.setdefault(key, {}).setdefault(cell.method, {})[json.dumps(value)] = None
+        named = [
+            f"{key}: {', '.join(f'{name} {_either(of)}' for name, of in methods.items())}"
+            for key, methods in found.items()
+            if len(set(map(_either, methods.values()))) > 1
+        ]
+        return (f"options that differ: {'; '.join(named)}",) if named else ()
+
+
+def _either(values: Iterable[str]) -> str:
+    return " or ".join(values)
 
 
 def describe(config: str, method: str, seed: int, axes: Axes) -> str:
@@ -243,6 +268,8 @@ def _cells(
     of_value = {
         (axis.key, value): texts for axis in settings for value, texts in axis.values.items()
     }
+    of_value |= {(axis.key, SENDS_NOTHING): axis.once for axis in settings}
+    once = [axis.key for axis in settings if axis.once]
     points = list(combinations([(axis.key, tuple(axis.values)) for axis in settings]))
     always = [f"storage.url={absolute_storage(request.storage)}"]
     if request.device is not None:
@@ -251,24 +278,22 @@ def _cells(
         # Two configurations of one name are called by their paths.
         name = base.name if counts[base.name] == 1 else source
         methods, seeds = request.methods or (base.method.name,), request.seeds or (base.seed,)
-        for point, method, seed in itertools.product(points, methods, seeds):
+        silent = [m for m in methods if m in registry.available() and registry.sends_nothing(m)]
+        wanted = dict.fromkeys(
+            (_once(point, once) if method in silent else point, method, seed)
+            for point, method, seed in itertools.product(points, methods, seeds)
+        )
+        for point, method, seed in wanted:
             axes = tuple((key, value) for key, value in point if lengths[key] > 1)
             where = describe(name, method, seed, axes)
             # The configuration's own method keeps its section: its paper's values.
             changes = [] if method == base.method.name else [f"method.name={method}"]
             changes += [f"seed={seed}", *(text for pair in point for text in of_value[pair])]
             changes += [*always, *own.get(method, ())]
-            filled: tuple[str, ...] = ()
             try:
-                run = with_absolute_paths(load_config(Path(source), changes, sources))
-                options = validate_options(registry, run.method)
-                policy = registry.serving(run.method.name, options, run.task.clients)
-                if policy is not None and run.pool.kind != "groups":
-                    needed = generations_to_serve(run, policy)
-                    if request.fills and run.pool.generations < needed < run.rounds:
-                        filled = (f"pool.generations={needed}",)
-                        run = load_config(Path(source), [*changes, *filled], sources)
-                        run = with_absolute_paths(run)
+                filled = _filled_in(source, changes, base, sources) if request.fills else []
+                run, options, policy = _read(source, [*changes, *filled], sources)
+                if policy is not None:
                     require_serving(run, policy)
                 if run.method.name != method:
                     raise ConfigError(
@@ -285,8 +310,54 @@ def _cells(
                 run=run,
                 code=code_of(origins_of(run.model_dump(mode="json"), registry.plugins)),
                 reading=registry.reading(method),
-                filled=filled,
+                filled=tuple(filled),
+                options=asdict(options) | {"server_optimizer": run.method.server_optimizer},
             )
+
+
+def _once(point: Axes, axes: Container[str]) -> Axes:
+    """Return a point for a method that sends nothing."""
+    return tuple((key, SENDS_NOTHING if key in axes else value) for key, value in point)
+
+
+def _read(
+    source: str, changes: Sequence[str], sources: Sources
+) -> tuple[RunConfig, Any, PoolPolicy | None]:
+    """Return a cell's configuration, its method's options, and how these will use a pool."""
+    run = with_absolute_paths(load_config(Path(source), changes, sources))
+    options = validate_options(sources.registry, run.method)
+    policy = sources.registry.serving(run.method.name, options, run.task.clients)
+    return run, options, None if run.pool.kind == "groups" else policy
+
+
+def _filled_in(source: str, changes: Sequence[str], base: RunConfig, sources: Sources) -> list[str]:
+    """Return what a study fills in for a cell's method, unless its changes set it.
+
+    Options that the configuration `base` has otherwise than the preset of its own method hold for
+    all methods; a number that the number of clients bounds is made valid; and entries of a pool
+    stay for as many rounds as the method needs.
+    """
+    run, options, _ = _read(source, changes, sources)
+    given = {text.partition("=")[0] for text in changes}
+    known, wanted = asdict(options), dict[str, Any]()
+    if run.method.name != base.method.name:
+        preset = read_preset(base.method.name, sources)
+        own = base.method.options.items()
+        wanted = {key: v for key, v in own if key in known and v != preset.get(key)}
+    for key, most in sources.registry.most(run.method.name, run.task.clients).items():
+        value = wanted.get(key, known[key])
+        if isinstance(value, int) and value > most > 0:
+            wanted[key] = most
+    filled = [
+        f"method.{key}={json.dumps(value)}"
+        for key, value in wanted.items()
+        if value != known[key] and f"method.{key}" not in given
+    ]
+    run, _, policy = _read(source, [*changes, *filled], sources)
+    needed = 0 if policy is None else generations_to_serve(run, policy)
+    if run.pool.generations < needed < run.rounds and "pool.generations" not in given:
+        filled.append(f"pool.generations={needed}")
+    return filled
 
 
 def _title(info: MethodInfo) -> str:

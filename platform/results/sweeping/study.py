@@ -15,10 +15,11 @@ from typing import Any, Final
 
 from methods import MethodError
 from platform.config import RunConfig, Sources, load_config
+from platform.config.loading import needs_noise
 from platform.errors import ConfigError, PlatformError
 from platform.experiment.environment import resolve_device
 from platform.experiment.planning import Surroundings, plan_run
-from platform.results.numbers import EPSILON
+from platform.results.numbers import EPSILON, NO_NOISE
 from platform.results.sweeping.grid import (
     Axis,
     Cell,
@@ -39,7 +40,6 @@ from platform.results.sweeping.writing import Results, announce, publish
 from platform.rounds.observing import SilentObserver
 from privacy import PrivacyError
 
-NO_NOISE: Final = "none"
 MECHANISM: Final = "distributed_noise"
 """The mechanism of a study whose configuration has none."""
 NEEDED: Final = {"clipping_norm": 0.3, "per_sample_clipping_norm": 1.0, "sampling_probability": 0.1}
@@ -76,6 +76,8 @@ def study_request(
         raise ConfigError(f"mechanism: {name!r} is not valid; valid: {', '.join(valid)}")
     filled = filled_in(base, name, sources)
     texts = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in filled.items()]
+    # These would be refused in runs without noise.
+    noise = [text for text in fixed if needs_noise(text.partition("=")[0])]
     for epsilon in epsilons:
         if not isinstance(epsilon, int | float | None):
             raise ConfigError(
@@ -85,11 +87,16 @@ def study_request(
             values[NO_NOISE] = (f"privacy.mechanism={NO_NOISE}",)
             continue
         target = (f"privacy.target_epsilon={epsilon!r}", "privacy.noise_multiplier=null")
-        values[f"{epsilon:g}"] = (f"privacy.mechanism={name}", *texts, *target)
+        values[f"{epsilon:g}"] = (f"privacy.mechanism={name}", *texts, *noise, *target)
     if len(values) < len(epsilons):
         raise ConfigError("epsilon: a value is given twice; valid is once")
-    axis = Axis(EPSILON, values)
-    wanted = SweepRequest(configs=(config,), axes=(axis,), fills=True, **request)
+    # Alone, a client is its own local twin.
+    once = (f"privacy.mechanism={NO_NOISE}", "evaluation.local_twins=false")
+    axis = Axis(EPSILON, values, once)
+    rest = tuple(text for text in request["settings"] if text not in noise)
+    wanted = SweepRequest(
+        configs=(config,), axes=(axis,), fills=True, **{**request, "settings": rest}
+    )
     return wanted, tuple(texts) if any(one is not None for one in epsilons) else ()
 
 
