@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from platform.config import StorageConfig
 from platform.config.loading import flat
 from platform.experiment.planning import Surroundings
-from platform.results.numbers import HEADLINES
+from platform.results.numbers import HEADLINES, number
 from platform.results.sweeping.grid import Cell, build_grid
 from platform.results.sweeping.running import Outcome, SweepObserver
 from platform.results.sweeping.study import carry_out, require_runnable, study_request
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 class Study:
     """A grid of runs: each method at each epsilon with each seed, on one configuration.
 
-    Keys that the mechanism of an epsilon needs are filled in, and named in `filled`. The unit, the
-    relation, delta, the adversary and the source of the noise are never changed.
+    Keys that the mechanism of an epsilon needs are filled in, and named in `filled`. So are, for
+    other methods than the configuration's, the options that it sets; more experts than there are
+    clients become as many as there are. The unit, the relation, delta, the adversary and the source
+    of the noise are never changed. A method that sends nothing runs once, for all epsilons.
 
     Attributes:
         cells: The runs, each in words.
@@ -173,14 +175,17 @@ class Study:
                 {
                     **{"method": one["method"], **one["axes"], "accuracy": accuracy.get("mean")},
                     **{"deviation": accuracy.get("deviation"), "gain": gain.get("mean")},
-                    **{"spent": one["privacy"]["epsilon"]["server"], "n": len(one["seeds"])},
+                    **{
+                        "spent": number(one["privacy"]["epsilon"]["server"]),
+                        "n": len(one["seeds"]),
+                    },
                 }
             )
         return _framed(rows)
 
     @property
     def tests(self) -> DataFrame | list[dict[str, Any]]:
-        """One row a paired test of two methods at one epsilon."""
+        """One row a paired test of two methods at one epsilon; p is corrected for all `tests`."""
         return _framed(self.results["tests"])
 
 

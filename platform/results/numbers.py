@@ -189,6 +189,11 @@ class RunNumbers:
         return found
 
     @property
+    def sends(self) -> bool:
+        """Whether an adversary has learned anything: an epsilon is not 0."""
+        return any(self.epsilon(name) for name in ADVERSARIES)
+
+    @property
     def accuracy(self) -> Mapping[str, Any]:
         """The accuracy of `final`; all null without a measurement."""
         return self.final.get("accuracy") or NO_ACCURACY

@@ -340,8 +340,14 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
         groups = {"": next(iter(groups.values()))}
     panels: tuple[Panel, ...] = ()
     for names, one in adversaries_alike(runs).items():
+        # A study runs a method that sends nothing once, for every epsilon of the others.
+        everywhere = {
+            run.axes: spent for run in runs if run.sends and (spent := run.epsilon(one)) is not None
+        }
 
-        def traded(runs: Runs, adversary: str = one) -> list[Point]:
+        def traded(
+            runs: Runs, adversary: str = one, everywhere: Mapping[Any, float] = everywhere
+        ) -> list[Point]:
             # A point for each privacy setting of a line's runs.
             settings: dict[Label, list[RunNumbers]] = {}
             for run in runs:
@@ -352,7 +358,10 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
                 spread = spread_of(of, lambda run: run.headline())
                 if spent and spread is not None:
                     # The largest epsilon of all seeds, as in tables.
-                    points.append(percent(max(spent), spread.mean, spread.margin))
+                    places = {max(spent)}
+                    if len(settings) == 1 and not any(run.sends for run in of):
+                        places = {*everywhere.values()} or places
+                    points += [percent(x, spread.mean, spread.margin) for x in places]
             return sorted(points, key=lambda found: found.x)
 
         panels += _panels(groups, (_amount(runs, names), up), traded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 import subprocess
 import sys
@@ -59,7 +60,10 @@ def test_a_study_fills_in_what_a_mechanism_needs_and_says_so(photos):
     }
     # A pool of ten entries would never be large enough to hide whose is whose.
     pooled = sotto.Study("pfedmoap", epsilon=8, data=photos)
-    assert pooled.filled == ("pool.generations=2 for pfedmoap",)
+    assert pooled.filled == (
+        "method.context_tokens=4 for pfedmoap",
+        "pool.generations=2 for pfedmoap",
+    )
     assert sotto.Study("promptfl", epsilon=None, data=photos).filled == ()
 
 
@@ -74,7 +78,75 @@ def test_a_study_never_changes_the_promise(photos):
         "adversary": {("semi_honest", base.secure_aggregation.corrupt)},
     }
     targets = {cell.axes: cell.run.privacy.target_epsilon for cell in study.grid.cells}
-    assert targets == {(("epsilon", "8"),): 8.0, (("epsilon", "2"),): 2.0}
+    expected = {"8": 8.0, "2": 2.0, "sends nothing": None}
+    assert targets == {(("epsilon", text),): target for text, target in expected.items()}
+
+
+def options_of(study: sotto.Study, name: str) -> dict[str, set[object]]:
+    """The values of an option, by method."""
+    found: dict[str, set[object]] = {}
+    for cell in study.grid.cells:
+        found.setdefault(cell.method, set()).add(cell.run.method.options.get(name))
+    return found
+
+
+def test_the_configurations_own_options_hold_for_all_methods(photos):
+    def study(**more: object) -> sotto.Study:
+        return sotto.Study(
+            ["promptfl", "pfedmoap", "coop", "zero_shot"], epsilon=[8, 2], data=photos, **more
+        )
+
+    plain = study()
+    assert options_of(plain, "context_tokens") == {
+        **{"promptfl": {4}, "pfedmoap": {4}, "coop": {4}},
+        "zero_shot": {None},
+    }
+    assert "method.context_tokens=4 for coop" in plain.filled
+    assert plain.grid.unequal == ()
+    # What the user says comes first, and is named where it makes methods unequal.
+    own = study(method_settings=["pfedmoap:method.context_tokens=8"])
+    assert options_of(own, "context_tokens")["pfedmoap"] == {8}
+    assert "method.context_tokens=4 for pfedmoap" not in own.filled
+    assert own.grid.unequal == (
+        "options that differ: context_tokens: promptfl 4, pfedmoap 8, coop 4",
+    )
+    tokens = {
+        "settings": ["method.context_tokens=2"],
+        "epsilon": [8],
+        "methods": ["promptfl", "coop"],
+    }
+    every = sotto.Study(data=photos, **tokens)
+    assert options_of(every, "context_tokens") == {"promptfl": {2}, "coop": {2}}
+    assert not [text for text in every.filled if "context_tokens" in text]
+
+
+def test_more_experts_than_there_are_clients_become_as_many_as_there_are(photos):
+    three = {"data": photos, "epsilon": 8, "task.clients": 3}
+    study = sotto.Study(["promptfl", "pfedmoap"], **three)
+    assert "method.experts=2 for pfedmoap" in study.filled
+    assert options_of(study, "experts")["pfedmoap"] == {2}
+    # PM-MoE's experts are all clients', so its bound is another one.
+    mixed = sotto.Study("pm_moe", method_settings=["pm_moe:method.top_k=3"], **three)
+    assert "top_k" not in " ".join(mixed.filled)
+    asked = sotto.Study("pfedmoap", method_settings=["pfedmoap:method.experts=9"], **three)
+    with pytest.raises(sotto.Error, match=r"method\.experts: 9 .*1 to 2"):
+        asked.run(progress=False)
+
+
+def test_a_method_that_sends_nothing_runs_once_without_noise(photos):
+    # The norm has no meaning without noise.
+    study = sotto.Study(
+        ["coop", "promptfl"],
+        **{"epsilon": [8, 2], "seeds": 2, "data": photos, "privacy.clipping_norm": 0.5},
+    )
+    found = [(c.method, dict(c.axes)["epsilon"], c.run.privacy.mechanism) for c in study.grid.cells]
+    assert found == [
+        *[("coop", "sends nothing", "none")] * 2,
+        *[("promptfl", "8", "distributed_noise")] * 2,
+        *[("promptfl", "2", "distributed_noise")] * 2,
+    ]
+    norms = {cell.run.privacy.clipping_norm for cell in study.grid.cells}
+    assert norms == {None, 0.5}
 
 
 @pytest.mark.parametrize(
@@ -134,17 +206,21 @@ def test_a_study_is_run_once_and_compared(tmp_path):
 
     found = study().run(progress=False)
     runs = [run for cell in found.results["cells"] for run in cell["runs"]]
-    assert len(set(runs)) == 8 and found.results["failed"] == []
-    assert set(found.table["epsilon"]) == {"none", "8"}
-    private = found.table[found.table["epsilon"] == "8"]
-    # CoOp sends nothing.
-    assert private["spent"].tolist() == pytest.approx([8.0, 0.0], rel=1e-3)
+    assert len(set(runs)) == 6 and found.results["failed"] == []
+    spent = dict(zip(found.table["epsilon"], found.table["spent"], strict=True))
+    assert spent == pytest.approx({"none": math.inf, "sends nothing": 0.0, "8": 8.0}, rel=1e-3)
+    # CoOp is each client alone.
+    assert found.table["gain"].isna().tolist() == [False, True, False]
     # Both methods are compared at either epsilon, on all and on own images, over two seeds.
-    assert len(found.tests) == 4 and set(found.tests["n"]) == {2}
+    assert set(found.tests["n"]) == {2} and set(found.tests["tests"]) == {4}
+    assert sorted(found.tests["at"].str.partition(", ")[2]) == [
+        *["epsilon = 8"] * 2,
+        *["no noise"] * 2,
+    ]
     with (tmp_path / "out" / "tests.csv").open() as file:
         assert [row["first"] for row in csv.DictReader(file)] == found.tests["first"].tolist()
     tex = (tmp_path / "out" / "table.tex").read_text("utf-8")
-    assert "PromptFL, epsilon = 8 &" in tex and "CoOp, no noise &" in tex
+    assert "PromptFL, epsilon = 8 &" in tex and "CoOp, sends nothing &" in tex
     assert (tmp_path / "out" / "tradeoff.svg").exists()
     # The same study again runs nothing.
     again = study().run(progress=False)
@@ -173,7 +249,7 @@ def test_a_study_reads_runs_of_a_mechanism_that_a_folder_has(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sotto", "new", "mechanism", "mine", "--into", "."])
     assert exit_code(main) == 0
-    study = sotto.Study("coop", epsilon=8, seeds=1, mechanism="mine", plugins=Path(), **TINY)
+    study = sotto.Study("promptfl", epsilon=8, seeds=1, mechanism="mine", plugins=Path(), **TINY)
     found = study.run(progress=False).results
     assert found["failed"] == [] and found["cells"][0]["privacy"]["mechanism"] == "mine"
     assert "SOTTO_PLUGINS" not in os.environ

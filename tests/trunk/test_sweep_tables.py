@@ -20,7 +20,8 @@ from platform.config import PACKAGED_CONFIGS, dump_yaml, load_config
 from platform.experiment.caveats import evaluation_document
 from platform.results.numbers import Spread
 from platform.results.pictures import sweep_pictures
-from platform.results.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.results.sweeping import writing
+from platform.results.sweeping.grid import Axis, Cell, Grid, SweepRequest, build_grid
 from platform.results.sweeping.running import Outcome
 from platform.results.sweeping.tables import (
     LAST,
@@ -137,6 +138,80 @@ def test_mean_and_sample_deviation_by_hand():
     assert shown_number(Number(Spread((0.5,)))) == "50.00"
     assert shown_number(Number(spread, missing=2)) == "83.00 ± 2.65 (n=3)"
     assert shown_number(Number(None)) == "-"
+
+
+def study_of(made: Made, *methods: str) -> tuple[Grid, list[Outcome]]:
+    """Two epsilons over three seeds, as a study asks for them."""
+    noise = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
+    values = {text: (*noise, f"privacy.target_epsilon={text}") for text in ("8", "2")}
+    axis = Axis("epsilon", values, once=("evaluation.local_twins=false",))
+    grid = grid_of(axes=(axis,), methods=methods, seeds=(0, 1, 2))
+    return grid, outcomes_of(grid, made)
+
+
+NOWHERE = {"server": 0.0, "peers": 0.0, "observer": 0.0}
+AT_EPSILON = {"sends nothing": (0.70, 0.72, 0.74), "8": (0.80, 0.84, 0.85), "2": (0.71, 0.70, 0.75)}
+
+
+def at_epsilon(cell: Cell) -> dict[str, Any]:
+    """CoOp sends nothing; PromptFL is better than it at epsilon 8 and not at 2."""
+    epsilon = dict(cell.axes)["epsilon"]
+    value = AT_EPSILON[epsilon][cell.seed]
+    if epsilon == "sends nothing":
+        return summary(value, epsilon=NOWHERE, gain_over_local=None)
+    return summary(value, **noised(float(epsilon)))
+
+
+def test_a_method_that_sends_nothing_has_one_row_and_is_compared_at_every_epsilon():
+    grid, outcomes = study_of(at_epsilon, "coop", "promptfl")
+    assert len(outcomes) == 3 + 2 * 3
+    (table,) = tables_of(grid, outcomes)
+    assert [line.split(" | ")[:3] for line in body(markdown([table]))[2:]] == [
+        ["| CoOp, sends nothing", "72.00 ± 2.00", "-"],
+        ["| PromptFL, epsilon = 8", "**83.00 ± 2.65**", "+25.0 (+0.0 to +25.0) n.s."],
+        ["| PromptFL, epsilon = 2", "72.00 ± 2.65", "+25.0 (+0.0 to +25.0) n.s."],
+    ]
+    assert [(one.at, one.first, one.second) for one in table.tests] == [
+        ("shapes, epsilon = 8", "PromptFL, epsilon = 8", "CoOp, sends nothing"),
+        ("shapes, epsilon = 2", "CoOp, sends nothing", "PromptFL, epsilon = 2"),
+    ]
+    # Differences 10, 12 and 11 points: mean 11, deviation 1, so t = 11 sqrt(3) = 19.05, p = 0.0027
+    # with two degrees of freedom: (1 - t / sqrt(t^2 + 2)). Two tests double it.
+    t = 11 * math.sqrt(3)
+    assert table.tests[0].difference.p == pytest.approx(2 * (1 - t / math.sqrt(t * t + 2)))
+    assert {one.of for one in table.tests} == {2}
+
+
+def test_a_method_that_sends_nothing_is_a_level_line_of_the_figure():
+    _, outcomes = study_of(at_epsilon, "coop", "promptfl")
+    panel = pictures_of(outcomes)["tradeoff"].panels[0]
+    assert [line.label for line in panel.lines] == ["CoOp", "PromptFL"]
+    assert values_of(panel.lines[0]) == [(2.0, 72.0), (8.0, 72.0)]
+    assert values_of(panel.lines[1]) == [(2.0, 72.0), (8.0, 83.0)]
+
+
+def test_every_line_of_the_tests_says_its_family_and_its_units():
+    tables = tables_of(*three_seeds())
+    (row,) = csv.DictReader(io.StringIO(writing.tests_csv(tables)))
+    assert all(row.values())
+    assert (row["protocol"], row["selection"]) == ("client_mean", "last")
+    assert (row["column"], row["at"], row["first"]) == ("accuracy", "shapes", "PromptFL")
+    assert (float(row["mean_points"]), row["tests"], row["seeds"]) == (pytest.approx(11), "1", "3")
+
+
+def test_options_that_differ_between_methods_are_named():
+    own = ("pfedmoap:method.experts=3",)
+    grid = grid_of(methods=("promptfl", "trip", "pfedmoap"), method_settings=own, seeds=(0, 1))
+    (line,) = grid.unequal
+    # `gate` is an option of one method alone, and no two have another value of `server_optimizer`.
+    assert line.partition(": ")[2] == (
+        "context_tokens: promptfl 4, trip 16, pfedmoap 16; "
+        'context_init: promptfl "a photo of a", trip null, pfedmoap null; '
+        "experts: trip 4, pfedmoap 3"
+    )
+    outcomes = outcomes_of(grid, lambda cell: summary(0.5))
+    assert line in markdown(tables_of(grid, outcomes))
+    assert grid_of("method.context_tokens=2,4", methods=("promptfl", "coop")).unequal == ()
 
 
 def test_a_table_of_two_methods():

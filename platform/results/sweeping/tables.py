@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -23,7 +24,9 @@ from platform.experiment.caveats import (
 )
 from platform.results.inference import Interval, gains, holm, interval
 from platform.results.numbers import (
+    EPSILON,
     HELD_OUT,
+    SENDS_NOTHING,
     Axes,
     Label,
     RunNumbers,
@@ -31,6 +34,7 @@ from platform.results.numbers import (
     group_of,
     label_of,
     spread_of,
+    value_words,
 )
 from platform.results.pictures import PRICED, line_names
 from platform.results.sweeping.grid import Cell, Grid
@@ -260,16 +264,24 @@ class Comparison:
     """A paired test of two rows in one column.
 
     Attributes:
+        protocol: The protocol of its table.
+        selection: The selection of its table.
+        column: Name of the column.
+        at: The data and the epsilon in words.
         first: Name of the row with the larger mean.
         second: Name of the other row.
-        column: Name of the column; empty if there is only one.
-        difference: First minus second, over seeds; p is corrected for all tests beside it.
+        difference: First minus second, over seeds; p is corrected for all tests of the table.
+        of: The number of these tests.
     """
 
+    protocol: str
+    selection: str
+    column: str
+    at: str
     first: str
     second: str
-    column: str
     difference: Interval
+    of: int
 
     def __str__(self) -> str:
         names = [name.split(", ") for name in (self.first, self.second)]
@@ -282,8 +294,9 @@ class Comparison:
 
     def document(self) -> dict[str, Any]:
         """Return the test for JSON."""
-        names = {"first": self.first, "second": self.second, "column": self.column}
-        return {**names, **self.difference.document()}
+        names = ("protocol", "selection", "column", "at", "first", "second")
+        told = {name: getattr(self, name) for name in names}
+        return {**told, **self.difference.document(), "tests": self.of}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,7 +364,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         )
         for label in labels
     ]
-    rows, tests = _tested(rows, flat_names(columns) if len(columns) > 1 else ("",))
+    rows, tests = _tested(rows, columns, protocol=protocol, selection=selection)
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
         caption=_caption(cells, records, protocol, selection, rows=rows),
@@ -360,7 +373,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         tests=tuple(tests),
         is_private=is_private,
         warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
-        training=training_notes(records),
+        training=(*training_notes(records), *grid.unequal),
     )
 
 
@@ -422,44 +435,74 @@ def _row(
     )
 
 
-def _tested(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[Row], list[Comparison]]:
-    """Return the rows with their best numbers marked, and all tests of two rows."""
-    best, tests = set[tuple[str, int]](), list[Comparison]()
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.at, []).append(row)
-    for (index, column), group in itertools.product(enumerate(columns), groups.values()):
-        found = list(_differences(group, index))
-        ps = holm([difference.p for _, _, difference in found])
-        won: dict[str, int] = {}
-        for (first, second, difference), p in zip(found, ps, strict=True):
-            corrected = replace(difference, p=p)
-            won[first] = won.get(first, 0) + corrected.is_beyond_chance
-            tests.append(
-                Comparison(first=first, second=second, column=column, difference=corrected)
+def _tested(
+    rows: Sequence[Row], columns: Sequence[Column], protocol: str, selection: str
+) -> tuple[list[Row], list[Comparison]]:
+    """Return the rows with their best numbers marked, and all tests of two rows.
+
+    A number is the best if it is better than those of all rows that its row is compared with.
+    """
+    pairs = itertools.combinations(rows, 2)
+    compared = [(*pair, at) for pair in pairs if (at := _shared(*pair)) is not None]
+    # By epsilon, as a reader goes through them.
+    ats = list(dict.fromkeys(row.at for row in rows))
+    compared.sort(key=lambda found: ats.index(found[2]))
+    found = [
+        (index, at, *test)
+        for index, (one, other, at) in itertools.product(range(len(columns)), compared)
+        if (test := _difference(one, other, index)) is not None
+    ]
+    names, tests, wins = flat_names(columns), list[Comparison](), Counter[tuple[str, int]]()
+    ps = holm([difference.p for *_, difference in found])
+    for (index, at, first, second, difference), p in zip(found, ps, strict=True):
+        corrected = replace(difference, p=p)
+        wins[first, index] += corrected.is_beyond_chance
+        tests.append(
+            Comparison(
+                protocol=protocol,
+                selection=selection,
+                column=names[index],
+                at=", ".join((columns[index].group, *itertools.starmap(value_words, at))),
+                first=first,
+                second=second,
+                difference=corrected,
+                of=len(found),
             )
-        # A row without a number of several seeds is in no test, so nothing is better than it.
-        best |= {(name, index) for name, wins in won.items() if 0 < wins == len(group) - 1}
+        )
+    # A row without a number of several seeds is in no test, so nothing is better than it.
+    others = Counter(row.name for *pair, _ in compared for row in pair)
     marked = []
     for row in rows:
-        shown = enumerate(row.numbers)
-        numbers = (replace(one, is_best=(row.name, index) in best) for index, one in shown)
+        numbers = (
+            replace(one, is_best=0 < wins[row.name, index] == others[row.name])
+            for index, one in enumerate(row.numbers)
+        )
         marked.append(replace(row, numbers=tuple(numbers)))
     return marked, tests
 
 
-def _differences(rows: Sequence[Row], index: int) -> Iterator[tuple[str, str, Interval]]:
-    """Yield each pair of rows whose seeds can be paired, the better row first."""
-    for pair in itertools.combinations(rows, 2):
-        numbers = [(row.numbers[index].spread, row.name) for row in pair]
-        known = sorted(((s, n) for s, n in numbers if s), key=lambda one: -one[0].mean)
-        if len(known) < 2:
-            continue
-        (first, name), (second, other) = known
-        values = [dict(zip(s.seeds, s.values, strict=True)) for s in (first, second)]
-        seeds = [seed for seed in first.seeds if seed in values[1]]
-        if (found := interval([values[0][s] - values[1][s] for s in seeds])) is not None:
-            yield name, other, found
+def _shared(first: Row, second: Row) -> Axes | None:
+    """Return the data and the epsilon at which two rows are compared; None if they are not.
+
+    A method that sends nothing is compared at every epsilon.
+    """
+    ats = (first.at, second.at)
+    silent = [(EPSILON, SENDS_NOTHING) in at for at in ats]
+    data = {tuple(pair for pair in at if pair[0] != EPSILON) for at in ats}
+    return ats[silent[0]] if first.at == second.at or (any(silent) and len(data) == 1) else None
+
+
+def _difference(one: Row, other: Row, index: int) -> tuple[str, str, Interval] | None:
+    """Return two rows' names, the better one first, and their difference over common seeds."""
+    numbers = [(row.numbers[index].spread, row.name) for row in (one, other)]
+    known = sorted(((s, name) for s, name in numbers if s), key=lambda pair: -pair[0].mean)
+    if len(known) < 2:
+        return None
+    (first, better), (second, worse) = known
+    values = [dict(zip(s.seeds, s.values, strict=True)) for s in (first, second)]
+    seeds = [seed for seed in first.seeds if seed in values[1]]
+    found = interval([values[0][s] - values[1][s] for s in seeds])
+    return None if found is None else (better, worse, found)
 
 
 def _caption(

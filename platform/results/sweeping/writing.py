@@ -102,10 +102,24 @@ TESTS_FILE: Final = "tests.csv"
 
 
 def tests_csv(tables: Sequence[Table]) -> str:
-    """Return one line a paired test, in the order of the tables."""
+    """Return one line a paired test, in the order of the tables; differences are in points."""
     found = [one.document() for table in tables for one in table.tests]
-    columns = ("first", "second", "column", "mean", "low", "high", "p", "n")
-    return csv_text(columns, [tuple(one[name] for name in columns) for one in found])
+    told, points = (
+        ("protocol", "selection", "column", "at", "first", "second"),
+        ("mean", "low", "high"),
+    )
+    columns = (*told, *(f"{name}_points" for name in points), "p_holm", "tests", "seeds")
+    rows = [
+        (
+            *map(one.get, told),
+            *(100 * one[name] for name in points),
+            one["p"],
+            one["tests"],
+            one["n"],
+        )
+        for one in found
+    ]
+    return csv_text(columns, rows)
 
 
 PRICE: Final = "epsilon{} (server / peers / observer)"
@@ -125,7 +139,10 @@ def markdown(tables: Sequence[Table]) -> str:
         lines += [escaped(table.caption), "", _markdown_row(columns)]
         lines += ["|---|" + "---:|" * (len(columns) - 1), *map(_markdown_row, rows)]
         for title, said in (
-            ("Paired t-tests, corrected by Holm:", map(str, table.tests)),
+            (
+                f"Paired t-tests, corrected by Holm over all {len(table.tests)} of this table:",
+                map(str, table.tests),
+            ),
             ("Local training:", table.training),
             ("Warnings of the runs:", table.warnings),
         ):
