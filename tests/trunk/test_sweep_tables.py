@@ -211,7 +211,8 @@ def test_options_that_differ_between_methods_are_named():
     )
     outcomes = outcomes_of(grid, lambda cell: summary(0.5))
     assert line in markdown(tables_of(grid, outcomes))
-    assert grid_of("method.context_tokens=2,4", methods=("promptfl", "coop")).unequal == ()
+    settings = ("method.context_tokens=2,4", "method.context_init=null")
+    assert grid_of(*settings, methods=("promptfl", "coop")).unequal == ()
 
 
 def test_a_table_of_two_methods():
