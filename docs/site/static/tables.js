@@ -1,13 +1,13 @@
-// Tables of words that are wider than the window are marked for phone.css, which stacks their cells.
-// A cell that is aligned to the right holds a number, and numbers are compared side by side.
+// Marks tables that are wider than the window, so that phone.css stacks their cells. Tables of which
+// more than half the cells begin with a number stay: their numbers are compared side by side.
 addEventListener("DOMContentLoaded", () => {
-  const tables = [...document.querySelectorAll("table.docutils")].filter(
-    (table) => table.tHead && !table.querySelector("td.text-right"),
-  );
+  const tables = [...document.querySelectorAll("table.docutils")].filter((table) => {
+    const cells = [...table.querySelectorAll("td")];
+    return table.tHead && 2 * cells.filter((cell) => /^[-+]?\d/.test(cell.innerText)).length <= cells.length;
+  });
   for (const table of tables) {
-    const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
-    for (const row of table.tBodies[0].rows) {
-      [...row.cells].forEach((cell, column) => (cell.dataset.head = heads[column]));
+    for (const cell of table.querySelectorAll("td")) {
+      cell.dataset.head = table.tHead.rows[0].cells[cell.cellIndex].innerText.trim();
     }
   }
   const stack = () => {
