@@ -25,8 +25,8 @@ from _sizes import FEWER, ROOT, SMALLEST, place
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-REPORT = {"width": 1120, "height": 1560}
-PAGE = {"width": 1120, "height": 860}
+REPORT = {"width": 1120, "height": 1515}
+PAGE = {"width": 1120, "height": 826}
 COORDINATOR = (sys.executable, "-m", "platform.coordinator")
 MOST_BYTES = 200_000
 PICTURES = place(ROOT / "docs" / "pictures")
