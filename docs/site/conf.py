@@ -21,6 +21,9 @@ html_theme = "furo"
 html_title = f"Sotto {release}"
 # Readers may have no network, so a page loads only files beside it.
 html_copy_source = False
+html_static_path = ["static"]
+html_css_files = ["phone.css"]
+html_js_files = ["tables.js"]
 html_show_sphinx = False
 html_show_copyright = False
 # The interface's pages name classes of internal modules, which have no page.
