@@ -35,7 +35,6 @@ from methods.interface.method import (
     TensorSpec,
     Trainer,
     Unit,
-    UpToClients,
     Visibility,
     Weighting,
 )
@@ -70,7 +69,6 @@ __all__ = [
     "Trainer",
     "Unit",
     "UnknownMethod",
-    "UpToClients",
     "UpdateSpecMismatch",
     "Visibility",
     "Weighting",

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -144,20 +144,17 @@ class Grid:
     @property
     def unequal(self) -> tuple[str, ...]:
         """A line with the options of one name that differ between methods; empty if none do."""
-        found: dict[str, dict[str, dict[str, None]]] = {}
-        for cell in self.cells:
-            for key, value in cell.options.items():
-                found.setdefault(key, {}).setdefault(cell.method, {})[json.dumps(value)] = None
+        found: dict[str, dict[str, str]] = {}
+        for method, key in {(c.method, key): None for c in self.cells for key in c.options}:
+            values = (cell.options[key] for cell in self.cells if cell.method == method)
+            texts = dict.fromkeys(json.dumps(value, default=str) for value in values)
+            found.setdefault(key, {})[method] = " or ".join(texts)
         named = [
-            f"{key}: {', '.join(f'{name} {_either(of)}' for name, of in methods.items())}"
-            for key, methods in found.items()
-            if len(set(map(_either, methods.values()))) > 1
+            f"{key}: {', '.join(map(' '.join, of.items()))}"
+            for key, of in found.items()
+            if len(set(of.values())) > 1
         ]
         return (f"options that differ: {'; '.join(named)}",) if named else ()
-
-
-def _either(values: Iterable[str]) -> str:
-    return " or ".join(values)
 
 
 def describe(config: str, method: str, seed: int, axes: Axes) -> str:
@@ -280,8 +277,12 @@ def _cells(
         methods, seeds = request.methods or (base.method.name,), request.seeds or (base.seed,)
         silent = [m for m in methods if m in registry.available() and registry.sends_nothing(m)]
         wanted = dict.fromkeys(
-            (_once(point, once) if method in silent else point, method, seed)
-            for point, method, seed in itertools.product(points, methods, seeds)
+            (
+                tuple((k, SENDS_NOTHING if k in once and m in silent else v) for k, v in point),
+                m,
+                seed,
+            )
+            for point, m, seed in itertools.product(points, methods, seeds)
         )
         for point, method, seed in wanted:
             axes = tuple((key, value) for key, value in point if lengths[key] > 1)
@@ -313,11 +314,6 @@ def _cells(
                 filled=tuple(filled),
                 options=asdict(options) | {"server_optimizer": run.method.server_optimizer},
             )
-
-
-def _once(point: Axes, axes: Container[str]) -> Axes:
-    """Return a point for a method that sends nothing."""
-    return tuple((key, SENDS_NOTHING if key in axes else value) for key, value in point)
 
 
 def _read(
