@@ -173,18 +173,6 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     answer(holdings_document(run, data), said, as_json=as_json)
 
 
-def title_of(run: RunConfig, data: TaskData) -> str:
-    """Return in words how a data set is dealt out."""
-    section = run.task.partition
-    given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
-    options = "".join(f", {name} {value:g}" for name, value in given.items())
-    shots = f", {run.task.shots} shots"
-    if run.task.shots is None:
-        shots = "" if section.images_per_client is not None else f", all {data.dataset.modality}"
-    senses = "" if run.task.senses is None else f", senses: {run.task.senses}"
-    return f"{data.dataset.name}: {section.kind}{options}{shots}{senses}"
-
-
 def _most(numbers: Counts, names: Sequence[str]) -> str:
     """Return the largest numbers; equal ones are in the order of the names."""
     order = [int(place) for place in np.argsort(-numbers, kind="stable") if numbers[place]]
@@ -287,7 +275,9 @@ class HoldingsPicture(Picture):
 
 def holdings_picture(run: RunConfig, data: TaskData) -> HoldingsPicture:
     """Return the picture of what clients hold of a configuration's data."""
-    return HoldingsPicture(held=holdings(data), classes=data.classes, title=title_of(run, data))
+    return HoldingsPicture(
+        held=holdings(data), classes=data.classes, title=f"{data.dataset.name}: {run.task.dealt}"
+    )
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:

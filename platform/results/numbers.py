@@ -20,7 +20,8 @@ HELD_OUT = "task.held_out_domain"
 """The axis whose values are columns: runs of one row differ in the held-out domain."""
 
 EPSILON = "epsilon"
-"""The axis of a study whose values are targets of epsilon, or `none`."""
+"""The axis of a study whose values are targets of epsilon, or `NO_NOISE`."""
+NO_NOISE = "none"
 
 R = TypeVar("R", bound="RunNumbers")
 
@@ -70,7 +71,7 @@ class Label:
 
 def value_words(key: str, value: str) -> str:
     """Return a value on an axis as labels show it."""
-    if key == EPSILON and value == "none":
+    if key == EPSILON and value == NO_NOISE:
         return "no noise"
     return f"{short(key)} = {value}"
 
@@ -244,10 +245,16 @@ def number(value: Any) -> float | None:
 
 def adversaries_alike(runs: Sequence[RunNumbers]) -> dict[str, str]:
     """Return groups of adversaries with equal numbers: the names in words, and the first name."""
+    return alike_in(
+        tuple((*run.spent(name), run.epsilon(name)) for run in runs) for name in ADVERSARIES
+    )
+
+
+def alike_in(numbers: Iterable[tuple[Any, ...]]) -> dict[str, str]:
+    """Return groups of adversaries as `adversaries_alike` does, from the numbers of each."""
     found: dict[tuple[Any, ...], list[str]] = {}
-    for name in ADVERSARIES:
-        numbers = tuple((*run.spent(name), run.epsilon(name)) for run in runs)
-        found.setdefault(numbers, []).append(name)
+    for name, own in zip(ADVERSARIES, numbers, strict=True):
+        found.setdefault(own, []).append(name)
     alike: dict[str, str] = {}
     for *first, last in found.values():
         alike[f"{', '.join(first)} and {last}" if first else last] = first[0] if first else last

@@ -18,7 +18,7 @@ from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError, PlatformError
 from platform.experiment.environment import resolve_device
 from platform.experiment.planning import Surroundings, plan_run
-from platform.results.numbers import EPSILON
+from platform.results.numbers import EPSILON, NO_NOISE
 from platform.results.sweeping.grid import (
     Axis,
     Cell,
@@ -39,7 +39,6 @@ from platform.results.sweeping.writing import Results, announce, publish
 from platform.rounds.observing import SilentObserver
 from privacy import PrivacyError
 
-NO_NOISE: Final = "none"
 MECHANISM: Final = "distributed_noise"
 """The mechanism of a study whose configuration has none."""
 NEEDED: Final = {"clipping_norm": 0.3, "per_sample_clipping_norm": 1.0, "sampling_probability": 0.1}
