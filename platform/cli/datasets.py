@@ -317,7 +317,7 @@ def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
 HOLDINGS: Final = "holdings"
 OUTPUTS: Final = Path("pictures")
 OF_RUN: Final = ("curves", "tradeoff", "clients", "experts", HOLDINGS)
-OF_SWEEP: Final = tuple(ABSENT)
+OF_SWEEP: Final = tuple(kind for kind in ABSENT if kind != "experts")
 _DEALT: Final = "its runs deal out images in {} ways; valid for holdings is one RUN of them"
 
 
@@ -412,8 +412,8 @@ def _files(
         files = files_of(pictures, output or folder)
     elif output.suffix not in SUFFIXES:
         raise ConfigError(
-            f"--output: {str(output)!r} is not valid; it must end in .svg or .png, or be a folder "
-            "whose name has no dot"
+            f"--output: {str(output)!r} is not valid; it must end in .svg, .png or .pdf, or be a "
+            "folder whose name has no dot"
         )
     elif len(pictures) > 1:
         names = ", ".join(picture.name for picture in pictures)

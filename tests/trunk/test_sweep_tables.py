@@ -54,7 +54,7 @@ def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any
         "accuracy": accuracy(local),
         "protocol": {"name": "client_mean"} | (protocol or {}),
         **{"epsilon": more.pop("epsilon", NO_EPSILON), "new_clients": None},
-        "expert_weights": more.pop("expert_weights", None),
+        "expert_weights": None,
     }
     rounds = [
         {"round": number, "accuracy": accuracy(value), "validation": None, "epsilon": NO_EPSILON}
@@ -371,14 +371,18 @@ def values_of(line: Any) -> list[tuple[float, float]]:
     return [(p.x, round(p.y, 3)) for p in line.points]
 
 
-def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
+def test_lines_are_means_over_seeds():
     def made(cell: Cell) -> dict[str, Any]:
         value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
-        return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
+        return summary(value)
 
     grid = grid_of("task.shots=1,2", methods=("coop", "promptfl"), seeds=(0, 1))
     pictures = pictures_of(outcomes_of(grid, made))
-    assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
+    assert set(pictures) == {"curves", "tradeoff", "final", "clients", "shots"}
+    # A colour for each method, and the settings beside each other.
+    final = pictures["final"]
+    assert final.rows == ("shots = 1", "shots = 2") and list(final.series) == ["CoOp", "PromptFL"]
+    assert [round(bar.value, 3) for bar in final.series["PromptFL"]] == [55.0, 55.0]
     (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
     assert [line.label for line in panel.lines] == ["CoOp", "PromptFL"]
