@@ -341,11 +341,7 @@ class LinePicture(Picture):
             across = _Reach(panel.across, [one.x for one in points])
             up = _Reach(panel.up, heights)
             for place, line in enumerate(panel.lines):
-                aside = None
-                if panel.across.kind != "whole":
-                    # Side by side, so that intervals do not lie on each other.
-                    aside = _ASIDE * (place - (len(panel.lines) - 1) / 2)
-                index = names.index(line.label)
+                index, aside = names.index(line.label), place - (len(panel.lines) - 1) / 2
                 handles[line.label] = _draw_line(axes, line, index, (across, up), aside)
             across.label(axes, axes.xaxis)
             up.label(axes, axes.yaxis)
@@ -358,19 +354,19 @@ class LinePicture(Picture):
 
 
 def _draw_line(
-    axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach], aside: float | None
+    axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach], aside: float
 ) -> Any:
-    """Draw a line with a band; with intervals if it stands `aside`, in points."""
     from matplotlib.transforms import offset_copy
 
-    figure, where = axes.get_figure(root=True), axes.transData
-    if aside is not None:
-        where = offset_copy(where, figure, x=aside, units="points")
     style, (across, up) = look(index), reaches
+    has_band = across.scale.kind == "whole" and len(line.points) > 1
+    # Side by side, so that intervals do not lie on each other.
+    shift = 0.0 if has_band else _ASIDE * aside
+    where = offset_copy(axes.transData, axes.get_figure(root=True), x=shift, units="points")
     # Hollow marks leave the lines below visible.
     hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
     common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0, **hollow}
-    common |= {"transform": where}
+    common["transform"] = where
     finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     others = [p for p in line.points if p not in finite]
     every = max(1, len(finite) // 12)
@@ -383,7 +379,7 @@ def _draw_line(
     # An infinite value is not joined to the finite ones.
     beyond = [across.place(p.x) for p in others], [up.place(p.y) for p in others]
     axes.plot(*beyond, linestyle="none", **common)
-    if aside is None and len(finite) > 1:
+    if has_band:
         low, high = [p.low for p in finite], [p.high for p in finite]
         axes.fill_between(
             *([p.x for p in finite], low, high), color=style.colour, alpha=0.13, linewidth=0
@@ -509,7 +505,6 @@ class BarPicture(Picture):
     """Rows of bars in percent of a quantity (`across`): by series, one bar for each row.
 
     `up` is the rows' title, empty if their names are enough, and `absent` stands for a missing bar.
-    The title stands above the bars if it is `headed`.
     """
 
     across: str
@@ -517,7 +512,6 @@ class BarPicture(Picture):
     rows: tuple[str, ...]
     series: Mapping[str, Sequence[Bar]]
     absent: str = "not measured"
-    headed: bool = True
 
     def figure(self) -> Figure:
         """Return the figure."""
@@ -553,8 +547,7 @@ class BarPicture(Picture):
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", alpha=0.3)
-        if self.headed:
-            figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
+        figure.suptitle(wrapped(self.title, 6.0, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(self.across, _AXES))
         axes.set_ylabel(wrapped(self.up, tall))
         if len(handles) > 1:

@@ -245,16 +245,10 @@ def number(value: Any) -> float | None:
 
 def adversaries_alike(runs: Sequence[RunNumbers]) -> dict[str, str]:
     """Return groups of adversaries with equal numbers: the names in words, and the first name."""
-    return alike_in(
-        tuple((*run.spent(name), run.epsilon(name)) for run in runs) for name in ADVERSARIES
-    )
-
-
-def alike_in(numbers: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """Return groups of adversaries as `adversaries_alike` does, from the numbers of each."""
     found: dict[tuple[Any, ...], list[str]] = {}
-    for name, own in zip(ADVERSARIES, numbers, strict=True):
-        found.setdefault(own, []).append(name)
+    for name in ADVERSARIES:
+        numbers = tuple((*run.spent(name), run.epsilon(name)) for run in runs)
+        found.setdefault(numbers, []).append(name)
     alike: dict[str, str] = {}
     for *first, last in found.values():
         alike[f"{', '.join(first)} and {last}" if first else last] = first[0] if first else last

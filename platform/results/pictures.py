@@ -367,11 +367,10 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
         return None
     return BarPicture(
         name=name,
-        title="Accuracy at the end",
+        title="",
         across=f"{measured}{_over_seeds(runs)}\n({LAST})",
         rows=tuple(names),
         series=values,
-        headed=False,
     )
 
 

@@ -25,7 +25,7 @@ from platform.results.numbers import (
     Label,
     RunNumbers,
     Spread,
-    alike_in,
+    adversaries_alike,
     group_of,
     label_of,
     spread_of,
@@ -166,10 +166,6 @@ CHOSEN: Final = "the round with the best mean validation accuracy, before person
 EARLY: Final = "†"
 OURS: Final = "‡"
 """Marks a method that is a reading of ours, because its paper leaves something open."""
-EPSILONS: Final = (
-    "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
-    "on the same clients sees their composition"
-)
 FOLDERS: Final = ("images", "folders", "client_folders")
 """Data sets whose images are the user's own."""
 BOLD: Final = (
@@ -185,11 +181,7 @@ UNITS: Final = {
     ("client", "add_or_remove_one"): "a whole client (its update exchanged for zeros)",
 }
 """What is protected, by unit and relation."""
-AGAINST: Final = {
-    "server": "the server",
-    "peers": "the other clients",
-    "observer": "whoever gets the final model",
-}
+AGAINST: Final = {"peers": "the other clients", "observer": "whoever gets the final model"}
 
 
 @dataclass(frozen=True)
@@ -311,7 +303,7 @@ class Table:
         caption: The meaning of the numbers, in sentences.
         columns: The columns of numbers.
         rows: In the order of the command line.
-        is_private: Whether any run has a mechanism, so that the table shows epsilons.
+        adversaries: Groups with equal epsilons and the first of each; empty without epsilons.
         warnings: The warnings of all runs' reports.
         notes: Details that the caption leaves out.
         training: The optimisers of the runs in words, with their runs where they differ.
@@ -321,7 +313,7 @@ class Table:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    is_private: bool
+    adversaries: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
@@ -371,13 +363,12 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         for label in labels
     ]
     rows, tests = _tested(rows, flat_names(columns) if len(columns) > 1 else ("",))
-    is_private = any(record.privacy.get("unit") for record in records)
     return Table(
         caption=_caption(cells, records, protocol, selection, rows=rows),
         columns=columns,
         rows=tuple(rows),
         tests=tuple(tests),
-        is_private=is_private,
+        adversaries=adversaries_alike(records) if any(r.privacy["unit"] for r in records) else {},
         notes=tuple(_notes(records)),
         warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
         training=training_notes(records),
@@ -509,7 +500,7 @@ def _caption(
         f"Test accuracy in percent, mean over clients, {on}, {when}; "
         + (over if len(seeds) > 1 else f"seed {seeds[0]}"),
         _data_words([cell.run for cell in cells], records),
-        _privacy_words(cells, records, rows),
+        _privacy_words(cells, records),
     ]
     if any(number.is_best for row in rows for number in row.numbers):
         parts.append(BOLD)
@@ -526,9 +517,9 @@ def _caption(
     return ". ".join(parts) + "."
 
 
-def _either(values: Iterable[Any]) -> str:
+def _either(values: Iterable[Any], between: str = " or ") -> str:
     """Return each value once."""
-    return " or ".join(dict.fromkeys(map(str, values)))
+    return between.join(dict.fromkeys(map(str, values)))
 
 
 def _data_words(runs: Sequence[RunConfig], records: Sequence[Record]) -> str:
@@ -538,10 +529,9 @@ def _data_words(runs: Sequence[RunConfig], records: Sequence[Record]) -> str:
     names = (Path(t.root).name if t.dataset in FOLDERS else t.dataset for t in tasks)
     counts = _either(filter(None, (record.document.get("classes") for record in records)))
     models = _either(
-        f"{task.model.name}{'' if given is None else f' ({Path(given).name})'}"
-        for task in tasks
-        if task.model is not None
-        for given in (task.model.pretrained,)
+        f"{model.name}{f' ({Path(model.pretrained).name})' if model.pretrained else ''}"
+        for model in (task.model for task in tasks)
+        if model is not None
     )
     return (
         f"Data: {_either(names)}{f' ({counts} classes)' if counts else ''}, dealt out to "
@@ -550,47 +540,39 @@ def _data_words(runs: Sequence[RunConfig], records: Sequence[Record]) -> str:
     )
 
 
-def alike(rows: Sequence[Row]) -> dict[str, int]:
-    """Return groups of adversaries with equal epsilons, in words, and the place of the first."""
-    known = [row.epsilon for row in rows if row.epsilon is not None]
-    found = alike_in(tuple(one[place] for one in known) for place in range(len(ADVERSARIES)))
-    return {words: ADVERSARIES.index(first) for words, first in found.items()}
-
-
-def _privacy_words(cells: Sequence[Cell], records: Sequence[Record], rows: Sequence[Row]) -> str:
+def _privacy_words(cells: Sequence[Cell], records: Sequence[Record]) -> str:
     """Return what epsilon protects and against whom, and what adds the noise, in words."""
-    of = [record for record in records if record.privacy.get("unit")]
+    of = [record for record in records if record.privacy["unit"]]
     if not of:
         return "No differential privacy"
-    units = (UNITS.get((r.privacy["unit"], r.privacy["relation"]), r.privacy["unit"]) for r in of)
-    names = _either(str(record.privacy["mechanism"]).replace("_", " ") for record in of)
-    deltas = {record.delta for record in of}
-    delta = f" with δ = {deltas.pop():g}" if len(deltas) == 1 else ""
-    server = _either(
-        f"{'a semi-honest' if s.adversary == 'semi_honest' else 'an active'} server (at most "
-        f"{s.corrupt} colluding client{'' if s.corrupt == 1 else 's'})"
+    units = _either(UNITS[record.privacy["unit"], record.privacy["relation"]] for record in of)
+    names = _either(record.privacy["mechanism"].replace("_", " ") for record in of)
+    trust = _either(
+        f" ({s.adversary.replace('_', '-')}, at most {s.corrupt} colluding clients)"
         for s in (cell.run.secure_aggregation for cell in cells if cell.run.mechanism.needs_masks)
     )
-    known = {**AGAINST, **({"server": server} if server else {})}
-    against = re.sub(r"\w+", lambda word: known.get(word[0], word[0]), " / ".join(alike(rows)))
-    parts = [
-        f"Privacy: (ε, δ)-differential privacy{delta} of {_either(units)}, by {names}; each ε is "
-        f"of one run and holds against {against}"
-    ]
-    if any(record.privacy.get("noise_source") == "seeded" for record in of):
-        parts.append("Noise from a seed: it protects nobody")
-    return ". ".join(parts)
+    words = {"server": f"the server{trust}", **AGAINST}
+    whom = " / ".join(adversaries_alike(records))
+    whom = re.sub("|".join(words), lambda found: words[found[0]], whom)
+    seeded = any(record.privacy["noise_source"] == "seeded" for record in of)
+    return (
+        f"Privacy: (ε, δ)-differential privacy with δ = {_either(f'{r.delta:g}' for r in of)} of "
+        f"{units}, by {names}; each ε is of one run, against {whom}"
+        + (". Noise from a seed: it protects nobody" if seeded else "")
+    )
 
 
 def _notes(records: Sequence[Record]) -> Iterator[str]:
     """Yield what a reader who checks the numbers asks for."""
-    yield f"seeds: {', '.join(map(str, sorted({record.seed for record in records})))}"
-    of = [record.privacy for record in records if record.privacy.get("unit")]
-    for names in ("relation", "sampling", "accountant", "noise_distribution", "noise_source"):
-        if of:
-            yield f"{names.replace('_', ' ')}: {_either(one[names] or '-' for one in of)}"
+    yield f"seeds: {_either(sorted({record.seed for record in records}), ', ')}"
+    of = [record.privacy for record in records if record.privacy["unit"]]
+    for name in PRIVACY if of else ():
+        yield f"{name.replace('_', ' ')}: {_either(one[name] or '-' for one in of)}"
     if of:
-        yield EPSILONS
+        yield (
+            "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees "
+            "several rows on the same clients sees their composition"
+        )
 
 
 def shown_epsilon(value: float) -> str:

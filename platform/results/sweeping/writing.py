@@ -24,7 +24,6 @@ from platform.results.sweeping.tables import (
     Record,
     Row,
     Table,
-    alike,
     build_tables,
     flat_names,
     record_of,
@@ -148,41 +147,36 @@ def _texts(
     table: Table, escape: Callable[[str], str], best: str
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the names of a table's columns and its rows; `best` is the form of a best number."""
-    priced, rows = alike(table.rows), []
-    deltas = {row.delta for row in table.rows if row.delta is not None}
-    names = [f"ε ({' / '.join(priced)})" if len(priced) > 1 else "ε"] * table.is_private
-    names += ["δ"] * (len(deltas) > 1)
+    against, rows = table.adversaries, []
+    beside = [f"ε ({' / '.join(against)})" if len(against) > 1 else "ε"] * bool(against)
+    beside += ["δ"] * (len({row.delta for row in table.rows} - {None}) > 1)
+    gain_names = [GAIN] * table.has_gains
+    places = [ADVERSARIES.index(first) for first in against.values()]
     for row in table.rows:
-        spent, gain = "-", row.gain
-        if row.epsilon is not None:
-            spent = " / ".join(shown_epsilon(row.epsilon[place]) for place in priced.values())
-        price = (spent, "-" if row.delta is None else f"{row.delta:g}")[: len(names)]
-        name = _name_beside(row) if table.is_private else row.name
+        spent = " / ".join(shown_epsilon(row.epsilon[n]) for n in places) if row.epsilon else "-"
+        prices = (spent, "-" if row.delta is None else f"{row.delta:g}")[: len(beside)]
         numbers = ((escape(shown_number(one)), one.is_best) for one in row.numbers)
-        shown = "-" if gain is None else f"{gain.points()} ({gain.bounds()})"
-        shown += "" if gain is None or gain.is_beyond_chance else " n.s."
+        gain = "-" if row.gain is None else f"{row.gain.points()} ({row.gain.bounds()})"
+        gain += "" if row.gain is None or row.gain.is_beyond_chance else " n.s."
         rows.append(
             (
-                escape(f"{name}{row.marks}"),
-                *map(escape, price),
+                escape(f"{_name_beside(row) if against else row.name}{row.marks}"),
+                *map(escape, prices),
                 *(best.format(text) if is_best else text for text, is_best in numbers),
-                *map(escape, [shown] * table.has_gains),
+                *(escape(gain) for _ in gain_names),
             )
         )
-    return (
-        "Method",
-        *map(escape, (*names, *flat_names(table.columns), *[GAIN] * table.has_gains)),
-    ), rows
+    return ("Method", *map(escape, (*beside, *flat_names(table.columns), *gain_names))), rows
 
 
 def _name_beside(row: Row) -> str:
     """Return a row's name without a target of epsilon that the row states as spent."""
-    target, spent = dict(row.label.axes).get(EPSILON), max(row.epsilon or (), default=None)
-    if target is None or spent is None:
+    target = dict(row.label.axes).get(EPSILON)
+    if target is None or row.epsilon is None:
         return row.name
-    if shown_epsilon(math.inf if target == NO_NOISE else float(target)) != shown_epsilon(spent):
-        return row.name
-    return row.name.replace(f", {value_words(EPSILON, target)}", "", 1)
+    wanted = math.inf if target == NO_NOISE else float(target)
+    is_spent = shown_epsilon(wanted) == shown_epsilon(max(row.epsilon))
+    return row.name.replace(f", {value_words(EPSILON, target)}", "", 1) if is_spent else row.name
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
