@@ -290,9 +290,7 @@ def datasets(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw --show into a .svg, .png or .pdf.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw --show as .svg, .png or .pdf.")] = None,
     check: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Check the folder of this data set."),

@@ -45,7 +45,6 @@ from platform.results.charts import (
     new_figure,
     require_drawable,
     wrapped,
-    write_picture,
 )
 from platform.results.pictures import ABSENT, files_of, run_pictures, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, numbers_of, read_runs, read_sweep_runs
@@ -136,7 +135,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     picture = holdings_picture(run, data)
     held = picture.held
     if plot is not None:
-        write_picture(picture, plot)
+        write_pictures([(picture, plot)])
     said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)

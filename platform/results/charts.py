@@ -181,23 +181,10 @@ def require_drawable(path: Path) -> None:
         raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
     place = path if os.path.exists(path) else path.parent
     if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _not_written(path, "Permission denied")
-
-
-def write_picture(picture: Picture, path: Path) -> None:
-    """Draw a picture into a file."""
-    data = encoded(picture, path.suffix)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise _not_written(path, str(error.strerror)) from error
-
-
-def _not_written(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
-        "can be written to"
-    )
+        raise ConfigError(
+            f"--plot: {str(path)!r} cannot be written (Permission denied); valid is a file in a "
+            "folder that can be written to"
+        )
 
 
 def new_figure(width: float, height: float) -> Figure:

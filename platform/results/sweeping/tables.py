@@ -152,14 +152,9 @@ AVERAGE: Final = "Avg."
 TESTED_ON: Final = {
     "client_mean": "each on its own test examples",
     "all_classes": "each on the test examples of all clients (All) and on its own (Own)",
-    "base_to_novel": (
-        "on own test examples (Local), all base classes (Base) and all novel classes (Novel), and "
-        "their harmonic mean (HM)"
-    ),
+    "base_to_novel": "on own examples, all base and all novel classes; HM: their harmonic mean",
     "leave_one_domain_out": "each on a domain that no client trained on",
-    NEW_CLIENTS: (
-        "that never took part, each on its own test examples before and after personalising"
-    ),
+    NEW_CLIENTS: "that never took part, on own test examples before and after personalising",
 }
 """By protocol, and of new clients."""
 CHOSEN: Final = "the round with the best mean validation accuracy, before personalising"
