@@ -329,7 +329,7 @@ class LinePicture(Picture):
             up = _Reach(panel.up, heights)
             for place, line in enumerate(panel.lines):
                 index, aside = names.index(line.label), place - (len(panel.lines) - 1) / 2
-                handles[line.label] = _draw_line(axes, line, index, (across, up), aside)
+                handles[line.label] = _draw_line(axes, line, index, (across, up), aside=aside)
             across.label(axes, axes.xaxis)
             up.label(axes, axes.yaxis)
             axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
@@ -341,7 +341,7 @@ class LinePicture(Picture):
 
 
 def _draw_line(
-    axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach], aside: float
+    axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach], *, aside: float
 ) -> Any:
     from matplotlib.transforms import offset_copy
 
@@ -372,12 +372,10 @@ def _draw_line(
             *([p.x for p in finite], low, high), color=style.colour, alpha=0.13, linewidth=0
         )
         finite = []
+    bars: Any = {"fmt": "none", "ecolor": style.colour, "elinewidth": 1.0, "capsize": 2.5}
+    bars["transform"] = where
     for p in (p for p in (*finite, *others) if math.isfinite(p.y) and p.high > p.low):
-        axes.errorbar(
-            *([across.place(p.x)], [p.y], [[p.y - p.low], [p.high - p.y]]),
-            **{"fmt": "none", "ecolor": style.colour, "elinewidth": 1.0, "capsize": 2.5},
-            transform=where,
-        )
+        axes.errorbar([across.place(p.x)], [p.y], [[p.y - p.low], [p.high - p.y]], **bars)
     return handle
 
 
