@@ -24,8 +24,8 @@ from platform.errors import PlatformError, field_of
 from platform.experiment.finishing import execute
 from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.experiment.simulation import Simulation
-from platform.results.charts import require_drawable, write_picture
-from platform.results.pictures import run_pictures
+from platform.results.charts import require_drawable
+from platform.results.pictures import run_pictures, write_pictures
 from platform.results.reading import agreed_run, numbers_of, resolve_run
 from platform.rounds.observing import Observer
 from privacy import PrivacyError
@@ -186,7 +186,7 @@ class Run:
         return target
 
     def plot(self, path: str | Path, kind: str = "curves") -> Path:
-        """Draw the run into a `.svg` or `.png`; return the file.
+        """Draw the run into a `.svg`, `.png` or `.pdf`; return the file.
 
         Args:
             path: The file, which is written anew.
@@ -203,7 +203,7 @@ class Run:
             if not pictures[kind]:
                 raise invalid("kind", kind, ", ".join(k for k, found in pictures.items() if found))
             require_drawable(target)
-            write_picture(pictures[kind][0], target)
+            write_pictures([(pictures[kind][0], target)])
         return target
 
 

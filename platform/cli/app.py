@@ -290,7 +290,7 @@ def datasets(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw --show into this .svg or .png.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw --show as .svg, .png or .pdf.")] = None,
     check: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Check the folder of this data set."),
@@ -323,7 +323,7 @@ def audit_privacy(
         typer.Option(help="Guesses per channel; more refute smaller lies.", min=100, max=1_000_000),
     ] = 2000,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
+        Path | None, typer.Option(help="Draw scores and claims into a .svg, .png or .pdf.")
     ] = None,
     folder: PluginsOption = None,
     as_json: Json = False,
@@ -480,14 +480,14 @@ def plot(
         Path | None,
         typer.Option(
             metavar="FILE|FOLDER",
-            help="A .svg or .png for one picture, or a folder; default pictures/NAME.",
+            help="A .svg, .png or .pdf for one picture, or a folder; default pictures/NAME.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Draw a run or a sweep, as SVG and PNG: accuracy, epsilon, clients, experts, holdings."""
+    """Draw a run or a sweep, as SVG, PNG and PDF: accuracy, epsilon, clients, experts, holdings."""
 
 
 @report_app.command(by="schemas.schemas_command")

@@ -45,7 +45,6 @@ from platform.results.charts import (
     new_figure,
     require_drawable,
     wrapped,
-    write_picture,
 )
 from platform.results.pictures import ABSENT, files_of, run_pictures, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, numbers_of, read_runs, read_sweep_runs
@@ -136,7 +135,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     picture = holdings_picture(run, data)
     held = picture.held
     if plot is not None:
-        write_picture(picture, plot)
+        write_pictures([(picture, plot)])
     said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)
@@ -171,18 +170,6 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     if plot is not None:
         said.append(Whole(f"picture: {plot}"))
     answer(holdings_document(run, data), said, as_json=as_json)
-
-
-def title_of(run: RunConfig, data: TaskData) -> str:
-    """Return in words how a data set is dealt out."""
-    section = run.task.partition
-    given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
-    options = "".join(f", {name} {value:g}" for name, value in given.items())
-    shots = f", {run.task.shots} shots"
-    if run.task.shots is None:
-        shots = "" if section.images_per_client is not None else f", all {data.dataset.modality}"
-    senses = "" if run.task.senses is None else f", senses: {run.task.senses}"
-    return f"{data.dataset.name}: {section.kind}{options}{shots}{senses}"
 
 
 def _most(numbers: Counts, names: Sequence[str]) -> str:
@@ -287,7 +274,9 @@ class HoldingsPicture(Picture):
 
 def holdings_picture(run: RunConfig, data: TaskData) -> HoldingsPicture:
     """Return the picture of what clients hold of a configuration's data."""
-    return HoldingsPicture(held=holdings(data), classes=data.classes, title=title_of(run, data))
+    return HoldingsPicture(
+        held=holdings(data), classes=data.classes, title=f"{data.dataset.name}: {run.task.dealt}"
+    )
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:
@@ -327,7 +316,7 @@ def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
 HOLDINGS: Final = "holdings"
 OUTPUTS: Final = Path("pictures")
 OF_RUN: Final = ("curves", "tradeoff", "clients", "experts", HOLDINGS)
-OF_SWEEP: Final = tuple(ABSENT)
+OF_SWEEP: Final = tuple(kind for kind in ABSENT if kind != "experts")
 _DEALT: Final = "its runs deal out images in {} ways; valid for holdings is one RUN of them"
 
 
@@ -422,8 +411,8 @@ def _files(
         files = files_of(pictures, output or folder)
     elif output.suffix not in SUFFIXES:
         raise ConfigError(
-            f"--output: {str(output)!r} is not valid; it must end in .svg or .png, or be a folder "
-            "whose name has no dot"
+            f"--output: {str(output)!r} is not valid; it must end in .svg, .png or .pdf, or be a "
+            "folder whose name has no dot"
         )
     elif len(pictures) > 1:
         names = ", ".join(picture.name for picture in pictures)

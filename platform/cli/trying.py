@@ -38,7 +38,8 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.results.charts import ALARM, COLOURS, INK, Picture, require_drawable, write_picture
+from platform.results.charts import ALARM, COLOURS, INK, Picture, require_drawable
+from platform.results.pictures import write_pictures
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
 from privacy import CalibrationError
@@ -288,7 +289,7 @@ class AuditPicture(Picture):
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
     """Draw the outcomes into a file, each with a label: by default mechanism and channel."""
     names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
-    write_picture(AuditPicture(audits=tuple(audits), labels=names), path)
+    write_pictures([(AuditPicture(audits=tuple(audits), labels=names), path)])
 
 
 def _draw_scores(axes: Axes, audit: ChannelAudit, name: str) -> None:

@@ -259,6 +259,21 @@ class TaskConfig(Section):
     model's pixels.
     """
 
+    @property
+    def dealt(self) -> str:
+        """How the data set is dealt out, as captions say it."""
+        section, senses = self.partition, self.senses
+        given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
+        if "dirichlet" in section.kind or section.kind == "shared_ratio":
+            given["alpha"] = section.concentration
+        parts = [section.kind.replace("iid", "IID").replace("dirichlet", "Dirichlet")]
+        parts += (f"{name} {value}" for name, value in given.items())
+        if self.shots is not None:
+            parts.append(f"{self.shots} shots")
+        elif section.images_per_client is None:
+            parts.append("all training examples")
+        return ", ".join(parts).replace("_", " ") + (f", senses: {senses}" if senses else "")
+
 
 class PublicDataConfig(Section):
     """Images of the task's classes that the user declares public; no client holds them."""

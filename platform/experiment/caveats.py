@@ -519,9 +519,9 @@ def optimizer_words(document: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)}; {', '.join(rates)}"
 
 
-# Markdown ignores an underscore within a word; addresses become links by themselves.
+# Markdown ignores an underscore within a word, and "<" before a space; addresses become links.
 _SPECIAL: Final = re.compile(
-    r"[\\`*\[\]<>&|~!#@$^]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE
+    r"[\\`*\[\]&|~!#@$^]|<(?=\S)|\A>|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.", re.IGNORECASE
 )
 
 

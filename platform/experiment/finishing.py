@@ -171,8 +171,9 @@ def _reported(
     revealed: tuple[bytes, Mapping[str, Any]] | None = None
     database.verify_integrity()
     require_agreement(database, run.run_id, run.terms.config.mechanisms)
+    counted: dict[str, int] = {}
     if isinstance(of, Simulation):
-        remarks = of.learning.evaluation.remarks
+        remarks, counted = of.learning.evaluation.remarks, {"classes": len(of.learning.classes)}
         if of.canaries is not None and findings.canaries is not None:
             revealed = (of.canaries.key, findings.canaries)
     warnings = run_warnings(
@@ -183,7 +184,7 @@ def _reported(
         remarks=remarks,
         canaries=findings.canaries,
     )
-    summary = summary_document(run, documents, findings, warnings)
+    summary = summary_document(run, documents, findings, warnings) | counted
     if run.source_id is not None:
         take_over(summary, summary_of(run, database, run.source_id))
     close_run(run, of.folder, summary, progress.ended_early, canaries=revealed)

@@ -1,12 +1,12 @@
-"""The look of all pictures, and pictures of lines, bars, cells and dots.
+"""The look of all pictures, and pictures of lines, bars and dots.
 
 Series differ by colour and also by marks, dashes and hatches. The colours are those of Okabe and
 Ito 2008, "Color Universal Design", without yellow, which is too light for a line on white. Figures
 grow until all their text has room.
 
-Lines are panels of curves with bands; a value may be infinite. Bars are horizontal, so that long
-names have room, and have their numbers beside them. Cells form a table with a number in each cell;
-a darker cell has a larger number. Dots show many values per row, with their mean and lowest value.
+Lines are panels of curves with bands over rounds, else with intervals that stand side by side; a
+value may be infinite. Bars are horizontal, so that long names have room, and have their numbers
+beside them. Dots show many values per row, with their mean and lowest value.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ RESOLUTION: Final = 150
 """Pixels per inch of a PNG."""
 STYLE: Final[Any] = {
     "svg.hashsalt": "sotto",
+    # Publishers refuse the fonts of the default, type 3.
+    "pdf.fonttype": 42,
     "font.family": "DejaVu Sans",
     "font.size": FONT_SIZE,
     "axes.titlesize": FONT_SIZE + 1.0,
@@ -126,7 +128,7 @@ def _glyphs() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties(family="DejaVu Sans"))).get_charmap())
 
 
-SUFFIXES: Final = (".svg", ".png")
+SUFFIXES: Final = (".svg", ".png", ".pdf")
 _TRIALS: Final = 8
 _KEY: Final = 0.7
 """Inches that a legend needs beside its text."""
@@ -147,7 +149,7 @@ class Picture(ABC):
 def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
     """Return a picture as the bytes of a file; equal pictures give equal bytes.
 
-    The suffix is `.svg` or `.png`, and `source`, of the numbers, is for the file's metadata.
+    The suffix is one of `SUFFIXES`, and `source`, of the numbers, is for the file's metadata.
     """
     # The import takes half a second, so other commands do not pay for it.
     import matplotlib as mpl
@@ -157,12 +159,13 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
         figure = picture.figure()
         metadata: dict[str, Any] = {"Title": picture.title}
         if source:
-            metadata["Description"] = source
+            metadata["Subject" if suffix == ".pdf" else "Description"] = source
         # No date, so that equal pictures give equal files.
-        if suffix == ".svg":
-            metadata |= {"Creator": "Sotto", "Date": None}
-        else:
+        if suffix == ".png":
             metadata["Software"] = "Sotto"
+        else:
+            date = "Date" if suffix == ".svg" else "CreationDate"
+            metadata |= {"Creator": "Sotto", date: None}
         figure.savefig(drawn, format=suffix[1:], dpi=RESOLUTION, metadata=metadata)
     return drawn.getvalue()
 
@@ -170,7 +173,7 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
 def require_drawable(path: Path) -> None:
     """Refuse the path of a picture that could not be written, before the work begins."""
     if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
+        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg, .png or .pdf")
     # Path's own checks raise if this user may not read the folder.
     if not os.path.isdir(path.parent):
         raise ConfigError(f"--plot: there is no folder {path.parent}; valid is one that exists")
@@ -178,23 +181,10 @@ def require_drawable(path: Path) -> None:
         raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
     place = path if os.path.exists(path) else path.parent
     if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _not_written(path, "Permission denied")
-
-
-def write_picture(picture: Picture, path: Path) -> None:
-    """Draw a picture into a file."""
-    data = encoded(picture, path.suffix)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise _not_written(path, str(error.strerror)) from error
-
-
-def _not_written(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
-        "can be written to"
-    )
+        raise ConfigError(
+            f"--plot: {str(path)!r} cannot be written (Permission denied); valid is a file in a "
+            "folder that can be written to"
+        )
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -310,6 +300,10 @@ class Panel:
     lines: tuple[Line, ...]
 
 
+_ASIDE: Final = 5.0
+"""Points between two lines whose intervals stand side by side."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinePicture(Picture):
     """Panels of lines, row by row, with one legend for all; `columns` are in a row."""
@@ -333,9 +327,9 @@ class LinePicture(Picture):
             heights = [value for one in points for value in (one.y, one.low, one.high)]
             across = _Reach(panel.across, [one.x for one in points])
             up = _Reach(panel.up, heights)
-            for line in panel.lines:
-                index = names.index(line.label)
-                handles[line.label] = _draw_line(axes, line, index, (across, up))
+            for place, line in enumerate(panel.lines):
+                index, aside = names.index(line.label), place - (len(panel.lines) - 1) / 2
+                handles[line.label] = _draw_line(axes, line, index, (across, up), aside=aside)
             across.label(axes, axes.xaxis)
             up.label(axes, axes.yaxis)
             axes.set_title(wrapped(panel.title, _LEAST[0], FONT_SIZE + 1.0))
@@ -346,11 +340,20 @@ class LinePicture(Picture):
         return fitted(figure, {axes: _LEAST for axes in places.flat if axes.axison})
 
 
-def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach]) -> Any:
+def _draw_line(
+    axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach], *, aside: float
+) -> Any:
+    from matplotlib.transforms import offset_copy
+
     style, (across, up) = look(index), reaches
+    has_band = across.scale.kind == "whole" and len(line.points) > 1
+    # Side by side, so that intervals do not lie on each other.
+    shift = 0.0 if has_band else _ASIDE * aside
+    where = offset_copy(axes.transData, axes.get_figure(root=True), x=shift, units="points")
     # Hollow marks leave the lines below visible.
     hollow = {"markerfacecolor": "none", "markeredgewidth": 1.2}
     common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0, **hollow}
+    common["transform"] = where
     finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     others = [p for p in line.points if p not in finite]
     every = max(1, len(finite) // 12)
@@ -360,19 +363,19 @@ def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach
         markevery=every,
         linewidth=1.5,
     )
-    for p in others:
-        # An infinite value is not joined to the finite ones.
-        x = [across.place(p.x)]
-        axes.plot(x, [up.place(p.y)], linestyle="none", **common)
-        if math.isfinite(p.y) and p.high > p.low:
-            axes.vlines(x, p.low, p.high, color=style.colour, linewidth=1.0)
-    if any(p.high > p.low for p in finite):
+    # An infinite value is not joined to the finite ones.
+    beyond = [across.place(p.x) for p in others], [up.place(p.y) for p in others]
+    axes.plot(*beyond, linestyle="none", **common)
+    if has_band:
         low, high = [p.low for p in finite], [p.high for p in finite]
         axes.fill_between(
             *([p.x for p in finite], low, high), color=style.colour, alpha=0.13, linewidth=0
         )
-        if len(finite) == 1:
-            axes.vlines([finite[0].x], low, high, color=style.colour, linewidth=1.0)
+        finite = []
+    bars: Any = {"fmt": "none", "ecolor": style.colour, "elinewidth": 1.0, "capsize": 2.5}
+    bars["transform"] = where
+    for p in (p for p in (*finite, *others) if math.isfinite(p.y) and p.high > p.low):
+        axes.errorbar([across.place(p.x)], [p.y], [[p.y - p.low], [p.high - p.y]], **bars)
     return handle
 
 
@@ -558,52 +561,6 @@ def _beside(axes: Axes, text: str, spot: tuple[float, float], gap: float, **more
     )
 
 
-_CELL: Final = (0.62, 0.34)
-_DARK: Final = 0.55
-"""Above this share of the largest value, a number is white."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CellPicture(Picture):
-    """A number for each row and column; `across` is the columns' title."""
-
-    across: str
-    columns: tuple[str, ...]
-    rows: Mapping[str, Sequence[Bar]]
-
-    def figure(self) -> Figure:
-        """Return the figure."""
-        import numpy as np
-
-        names, lines = _row_names(self.rows)
-        least = (max(_CELL[0] * len(self.columns), 2.0), max(_CELL[1], 0.16 * lines) * len(names))
-        width = max(least[0] + 3.2, 4.4)
-        figure = new_figure(width, least[1] + 1.1)
-        axes = figure.subplots()
-        values = [
-            [np.nan if c.value is None else c.value for c in row] for row in self.rows.values()
-        ]
-        shown = np.ma.masked_invalid(np.array(values, float))
-        top = float(shown.max()) or 1.0
-        axes.imshow(shown, cmap=SHADES, vmin=0.0, vmax=top, aspect="auto", interpolation="nearest")
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        for row, cells in enumerate(self.rows.values()):
-            for column, cell in enumerate(cells):
-                if cell.value is None:
-                    continue
-                text = f"{cell.value:.1f}"
-                text += "" if cell.deviation is None else f"\n± {cell.deviation:.1f}"
-                ink = "white" if cell.value > _DARK * top else INK
-                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=ink)
-        axes.set_xticks(range(len(self.columns)), [wrapped(n, 0.6) for n in self.columns])
-        axes.set_yticks(range(len(names)), names)
-        axes.tick_params(length=0)
-        axes.set_xlabel(wrapped(self.across, least[0]))
-        figure.suptitle(wrapped(self.title, width - 0.4, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
-        return fitted(figure, {axes: least})
-
-
 _ROW: Final = 0.36
 _LANES: Final = 7
 """Number of heights within a row, so that equal values do not overlap."""
@@ -641,7 +598,6 @@ class DotPicture(Picture):
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", alpha=0.3)
-        figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
         axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
         every = [value for values in self.rows.values() for value in values]
         wide, middle = max(max(every) - min(every), 2.0), (min(every) + max(every)) / 2.0

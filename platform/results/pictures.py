@@ -1,8 +1,8 @@
 """The pictures of a run, and those of a sweep, by kind; and pictures as files.
 
 In the pictures of a sweep each line is a method with its values on the axes, and each configuration
-has a panel. Bands are one sample standard deviation over seeds, against epsilon the 95% interval.
-The curves also show the finished rounds of unfinished runs.
+has a panel. Bands and bars are one sample standard deviation over seeds, against epsilon the 95%
+interval. The curves also show the finished rounds of unfinished runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from platform.results.charts import (
     SUFFIXES,
     Bar,
     BarPicture,
-    CellPicture,
     DotPicture,
     Line,
     LinePicture,
@@ -218,7 +217,6 @@ def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
         "tradeoff": tuple(_by_protocol(ended, "tradeoff", _tradeoff)),
         "final": tuple(_by_protocol(ended, "final", _final)),
         "clients": (_clients(runs),),
-        "experts": (_experts(ended),),
         "axes": tuple(_over_axes(ended)),
     }
     return {kind: tuple(p for p in made if p is not None) for kind, made in found.items()}
@@ -237,25 +235,16 @@ def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
     return found
 
 
-def _rows(groups: Groups) -> list[tuple[str, list[RunNumbers]]]:
-    """Return the name of each line, with its panel's if there are several panels, and its runs."""
-    return [
-        (name if len(groups) == 1 else f"{title}: {name}", runs)
-        for title, lines in groups.items()
-        for name, runs in lines.items()
-    ]
-
-
 def _panels(
     groups: Groups, scales: tuple[Scale, Scale], points: Callable[[Runs], Sequence[Point]]
 ) -> tuple[Panel, ...]:
-    """Return a panel for each group that has points."""
+    """Return a panel for each group that has points; a single one needs no title."""
     across, up = scales
     panels = []
     for title, lines in groups.items():
         drawn = [Line(name, tuple(points(runs))) for name, runs in lines.items()]
         if kept := tuple(line for line in drawn if line.points):
-            panels.append(Panel(title, across, up, kept))
+            panels.append(Panel(title if len(groups) > 1 else "", across, up, kept))
     return tuple(panels)
 
 
@@ -336,8 +325,6 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
     """Return the final accuracy against the final epsilon, by adversary."""
     up = Scale(f"{measured}{_over_seeds(runs, '95% interval')}\n({LAST})", "percent")
     groups = _groups(runs, PRICED)
-    if len(groups) == 1:
-        groups = {"": next(iter(groups.values()))}
     panels: tuple[Panel, ...] = ()
     for names, one in adversaries_alike(runs).items():
         # A study runs a method that sends nothing once, for every epsilon of the others.
@@ -369,8 +356,17 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
 
 
 def _final(runs: Runs, name: str, measured: str) -> Picture | None:
-    """Return the final accuracy of each line, as bars with numbers."""
+    """Return the final accuracy of each line, as bars with numbers.
+
+    With one configuration, methods have a colour each and stand together at each setting.
+    """
     groups = _groups(runs)
+    axes = list(dict.fromkeys(label_of("", run.axes).axes for run in runs))
+    if len(groups) == 1 and len(axes) > 1:
+        settings, groups = line_names([Label("", one) for one in axes]), {}
+        for run in runs:
+            setting = settings[label_of("", run.axes)]
+            groups.setdefault(run.method, {}).setdefault(setting, []).append(run)
     names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
     values = {
         title: [_bar(spread_of(lines.get(name, ()), lambda run: run.headline())) for name in names]
@@ -380,8 +376,8 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
         return None
     return BarPicture(
         name=name,
-        title=f"Accuracy at the end{_over_seeds(runs)}",
-        across=f"{measured} ({LAST})",
+        title="",
+        across=f"{measured}{_over_seeds(runs)}\n({LAST})",
         rows=tuple(names),
         series=values,
     )
@@ -401,39 +397,19 @@ def _bar(spread: Spread | None) -> Bar:
 def _clients(runs: Runs) -> Picture | None:
     """Return dots for all clients of all seeds, one row per line."""
     rows: dict[str, Sequence[float]] = {}
-    for row, of in _rows(_groups(runs)):
+    groups = _groups(runs)
+    for title, name, of in ((t, n, of) for t, lines in groups.items() for n, of in lines.items()):
         measured = (run.clients() for run in of)
         own = (found.get("own", found.get("accuracy", ())) for found in measured)
         if values := tuple(100 * v for clients in own for v in clients if v is not None):
-            rows[row] = values
+            rows[name if len(groups) == 1 else f"{title}: {name}"] = values
     if not rows:
         return None
     return DotPicture(
         name="clients",
-        title="Accuracy of each client" + (" of all seeds" if _over_seeds(runs) else ""),
-        across="accuracy on own test examples in percent",
-        rows=rows,
-    )
-
-
-def _experts(runs: Runs) -> Picture | None:
-    carrying = [run for run in runs if run.expert_weights()]
-    if not carrying:
-        return None
-    most = max(len(run.expert_weights()) for run in carrying)
-
-    def weight(of: Runs, index: int) -> Bar:
-        return _bar(spread_of(of, lambda run: dict(enumerate(run.expert_weights())).get(index)))
-
-    rows = {
-        row: tuple(weight(of, index) for index in range(most))
-        for row, of in _rows(_groups(carrying))
-    }
-    return CellPicture(
-        name="experts",
-        title=f"Weights of experts, {WEIGHTS}{_over_seeds(carrying)}\n({EXPERTS})",
-        across="expert",
-        columns=tuple(str(index) for index in range(most)),
+        title="Accuracy of each client",
+        across="accuracy of each client on own test examples in percent"
+        + (", all seeds" if _over_seeds(runs) else ""),
         rows=rows,
     )
 
@@ -487,7 +463,7 @@ def line_names(labels: Sequence[Label]) -> dict[Label, str]:
     texts = {key: _texts(key, [dict(label.axes).get(key) for label in labels]) for key in keys}
     named = {
         label: ", ".join(
-            [label.method, *filter(None, (texts[key][value] for key, value in label.axes))]
+            filter(None, (label.method, *(texts[key][value] for key, value in label.axes)))
         )
         for label in labels
     }

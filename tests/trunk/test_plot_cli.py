@@ -62,7 +62,7 @@ def test_a_picture_names_its_run_and_takes_no_others_place(sotto, noised_run, he
     [
         (("--kind", "pie"), ("--kind: 'pie'", "valid: curves")),
         (("--output", "x.svg"), ("takes one picture", "--kind")),
-        (("--output", "x.pdf", "--kind", "curves"), ("'x.pdf'", ".svg or .png")),
+        (("--output", "x.gif", "--kind", "curves"), ("'x.gif'", ".png or .pdf")),
         (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("'a/b/c.svg' is not a folder",)),
     ],
 )

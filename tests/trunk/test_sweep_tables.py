@@ -55,7 +55,7 @@ def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any
         "accuracy": accuracy(local),
         "protocol": {"name": "client_mean"} | (protocol or {}),
         **{"epsilon": more.pop("epsilon", NO_EPSILON), "new_clients": None},
-        "expert_weights": more.pop("expert_weights", None),
+        "expert_weights": None,
     }
     rounds = [
         {"round": number, "accuracy": accuracy(value), "validation": None, "epsilon": NO_EPSILON}
@@ -63,7 +63,7 @@ def summary(local: float, *, protocol: Any = None, **more: Any) -> dict[str, Any
     ]
     nothing = ("unit", "relation", "accountant", "sampling", "noise_distribution", "noise_source")
     return {
-        "dataset": "shapes",
+        **{"dataset": "shapes", "classes": 20},
         "rounds": rounds,
         "final": final,
         "gain_over_local": 0.25,
@@ -218,13 +218,13 @@ def test_options_that_differ_between_methods_are_named():
 def test_a_table_of_two_methods():
     text = markdown(tables_of(*three_seeds()))
     assert body(text) == [
-        "| method | accuracy | gain over alone |",
+        "| Method | Accuracy | Gain over alone |",
         "|---|---:|---:|",
         # Three seeds with one and the same gain are no proof: p is 2 in 2^3.
         "| CoOp | 72.00 ± 2.00 | +25.0 (+0.0 to +25.0) n.s. |",
         "| PromptFL | **83.00 ± 2.65** | +25.0 (+0.0 to +25.0) n.s. |",
     ]
-    for words in ("client mean", "rounds: 2", "over seeds 0, 1, 2", "privacy: none"):
+    for words in ("2 rounds", "over 3 seeds", "No differential privacy", "homonyms (20 classes)"):
         assert words in text
 
 
@@ -252,7 +252,7 @@ def test_base_to_novel_has_the_papers_four_columns():
         grid, lambda c: summary(0.9 if c.method == "coop" else 0.95, protocol=NOVEL)
     )
     text = markdown(tables_of(grid, outcomes))
-    assert body(text)[0] == "| method | Local | Base | Novel | HM |"
+    assert body(text)[0] == "| Method | Local | Base | Novel | HM |"
     # One seed: nothing is bold.
     assert body(text)[2:4] == [
         "| CoOp | 90.00 | 80.00 | 60.00 | 74.00 |",
@@ -293,7 +293,7 @@ def test_held_out_domains_are_columns_with_their_mean(held_out):
     first = "55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 | +25.0 (+0.0 to +25.0) n.s. |"
     # TRIP's second seed lacks a domain: it counts for the other one, and not for the mean.
     second = "70.00 (n=1) | 55.00 ± 7.07 | 60.00 (n=1) | - |"
-    assert body(text)[0] == "| method | real | sketch | Avg. | gain over alone |"
+    assert body(text)[0] == "| Method | real | sketch | Avg. | Gain over alone |"
     assert body(text)[2:] == [
         f"| CoOp, rounds = 1 | {first}",
         f"| CoOp, rounds = 2 | {first}",
@@ -310,15 +310,16 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
 
     tables = tables_of(*three_seeds(made))
     text = markdown(tables)
-    price = "epsilon at delta 1e-05 (server / peers / observer)"
-    assert body(text)[0] == f"| method | accuracy | gain over alone | {price} |"
-    assert body(text)[2].endswith("| ∞ / ∞ / ∞ |")
+    price = "ε (server / peers / observer)"
+    assert body(text)[0] == f"| Method | {price} | Accuracy | Gain over alone |"
+    assert body(text)[2].startswith("| CoOp | ∞ / ∞ / ∞ |")
     # The worst seed: 7.994 and its half 3.997; the first would read 7.99.
-    assert body(text)[3].endswith("| 8.00 / 4.00 / 0.00 |")
-    for words in ("upload_noise", "replace_one", "accountant rdp", "rounded up", "composition"):
+    assert body(text)[3].startswith("| PromptFL | 8.00 / 4.00 / 0.00 |")
+    for words in ("upload noise", "replace_one", "accountant: rdp", "rounded up", "composition"):
         assert words in text
-    assert "seed:" not in text
-    assert r"$\infty$ / $\infty$ / $\infty$ \\" in latex(tables)
+    assert "protects nobody" not in text
+    for words in (r"& $\infty$ / $\infty$ / $\infty$ &", r"$\delta$ = $10^{-5}$", "$+25.0$"):
+        assert words in latex(tables)
     require_whole(latex(tables))
     assert [shown_epsilon(value) for value in (8.001, 0.0, math.inf)] == ["8.01", "0.00", "∞"]
     assert shown_epsilon(8.0000004) == "8.00"
@@ -432,9 +433,11 @@ PLAIN = tables_of(*three_seeds())[0]
 @given(st.text("ab&%_#${}\\~^±∞", max_size=8))
 def test_whatever_stands_in_a_value_tables_stay_whole(value):
     row = replace(PLAIN.rows[0], name=value)
-    changed = replace(PLAIN, caption=PLAIN.caption + value, rows=(row,), is_private=True)
+    changed = replace(
+        PLAIN, caption=PLAIN.caption + value, rows=(row,), adversaries={"server": "server"}
+    )
     require_whole(latex([changed]).replace(r"\textbackslash{}", ""))
-    assert all(line.count("|") == 6 for line in body(markdown([changed])))
+    assert all(line.count("|") == 5 for line in body(markdown([changed])))
 
 
 def pictures_of(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -446,14 +449,18 @@ def values_of(line: Any) -> list[tuple[float, float]]:
     return [(p.x, round(p.y, 3)) for p in line.points]
 
 
-def test_lines_are_means_over_seeds_and_experts_are_of_those_that_have_some():
+def test_lines_are_means_over_seeds():
     def made(cell: Cell) -> dict[str, Any]:
         value = 0.5 + 0.1 * cell.seed + 0.2 * (cell.method == "coop")
-        return summary(value, expert_weights=[0.6, 0.3, 0.1] if cell.method == "coop" else None)
+        return summary(value)
 
     grid = grid_of("task.shots=1,2", methods=("coop", "promptfl"), seeds=(0, 1))
     pictures = pictures_of(outcomes_of(grid, made))
-    assert set(pictures) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
+    assert set(pictures) == {"curves", "tradeoff", "final", "clients", "shots"}
+    # A colour for each method, and the settings beside each other.
+    final = pictures["final"]
+    assert final.rows == ("shots = 1", "shots = 2") and list(final.series) == ["CoOp", "PromptFL"]
+    assert [round(bar.value, 3) for bar in final.series["PromptFL"]] == [55.0, 55.0]
     (panel,) = pictures["shots"].panels
     assert panel.across.label == "task.shots"
     assert [line.label for line in panel.lines] == ["CoOp", "PromptFL"]

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
-from platform.experiment.caveats import (
-    BESIDE,
-    PROTOCOLS,
-    caveats_of,
-    optimizer_document,
-    optimizer_words,
-)
+from platform.config import RunConfig
+from platform.experiment.caveats import BESIDE, caveats_of, optimizer_document, optimizer_words
 from platform.results.inference import Interval, gains, holm, interval
 from platform.results.numbers import (
     EPSILON,
@@ -31,6 +28,7 @@ from platform.results.numbers import (
     Label,
     RunNumbers,
     Spread,
+    adversaries_alike,
     group_of,
     label_of,
     spread_of,
@@ -141,7 +139,7 @@ def score(selection: str, measure: str) -> Callable[[Record], float | None]:
 
 
 MEASURES: Final = {
-    "client_mean": (("local", "accuracy"),),
+    "client_mean": (("local", "Accuracy"),),
     "all_classes": (("local", "All"), ("own", "Own")),
     "base_to_novel": (
         ("local", "Local"),
@@ -149,34 +147,40 @@ MEASURES: Final = {
         ("novel", "Novel"),
         ("harmonic_mean", "HM"),
     ),
-    "leave_one_domain_out": (("target", "target"),),
+    "leave_one_domain_out": (("target", "Target"),),
 }
 """The measures of each protocol in tables, and the names of their columns."""
 
-NEWCOMER_MEASURES: Final = (("before", "before"), ("after", "after"))
+NEWCOMER_MEASURES: Final = (("before", "Before"), ("after", "After"))
 AVERAGE: Final = "Avg."
-SELECTED: Final = {
-    LAST: "the last round, after personalising",
-    BEST: "the round with the best mean validation accuracy, before personalising",
-    NEW_CLIENTS: (
-        "clients that never took part, on their own test examples, before and after personalising, "
-        "after the last round"
-    ),
+TESTED_ON: Final = {
+    "client_mean": "each on its own test examples",
+    "all_classes": "each on the test examples of all clients (All) and on its own (Own)",
+    "base_to_novel": "on own examples, all base and all novel classes; HM: their harmonic mean",
+    "leave_one_domain_out": "each on a domain that no client trained on",
+    NEW_CLIENTS: "that never took part, on own test examples before and after personalising",
 }
+"""By protocol, and of new clients."""
+CHOSEN: Final = "the round with the best mean validation accuracy, before personalising"
 EARLY: Final = "†"
 OURS: Final = "‡"
 """Marks a method that is a reading of ours, because its paper leaves something open."""
-EPSILONS: Final = (
-    "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
-    "on the same clients sees their composition"
-)
+FOLDERS: Final = ("images", "folders", "client_folders")
+"""Data sets whose images are the user's own."""
 BOLD: Final = (
-    "bold: better than all others with its data and epsilon, by paired t-tests over seeds (Holm, "
-    "p < 0.05)"
+    "Bold: better than all others with the same data and ε (paired t-tests over seeds, "
+    "Holm-corrected, p < 0.05)"
 )
 CHANCE: Final = "n.s.: not beyond chance"
-GAIN: Final = "gain over alone"
-UNITS: Final = {"record": "one example of a client", "client": "a whole client"}
+GAIN: Final = "Gain over alone"
+UNITS: Final = {
+    ("record", "replace_one"): "one example of a client (exchanged for another)",
+    ("record", "add_or_remove_one"): "one example of a client (added or removed)",
+    ("client", "replace_one"): "a whole client (its data exchanged for others)",
+    ("client", "add_or_remove_one"): "a whole client (its update exchanged for zeros)",
+}
+"""What is protected, by unit and relation."""
+AGAINST: Final = {"peers": "the other clients", "observer": "whoever gets the final model"}
 
 
 @dataclass(frozen=True)
@@ -304,11 +308,12 @@ class Table:
     """One table.
 
     Attributes:
-        caption: The meaning of the numbers, in words.
+        caption: The meaning of the numbers, in sentences.
         columns: The columns of numbers.
         rows: In the order of the command line.
-        is_private: Whether any run has a mechanism, so that the table shows epsilons.
+        adversaries: Groups with equal epsilons and the first of each; empty without epsilons.
         warnings: The warnings of all runs' reports.
+        notes: Details that the caption leaves out.
         training: The optimisers of the runs in words, with their runs where they differ.
         tests: Paired tests of the rows with the same data and epsilon.
     """
@@ -316,15 +321,16 @@ class Table:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
-    is_private: bool
+    adversaries: Mapping[str, str]
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
     tests: tuple[Comparison, ...] = ()
 
     @property
     def title(self) -> str:
-        """The first parts of the caption: what is measured, and over which seeds."""
-        return "; ".join(self.caption.rstrip(".").split("; ")[:5])
+        """The first sentence of the caption: what is measured, and over how many seeds."""
+        return self.caption.partition(". ")[0]
 
     @property
     def has_gains(self) -> bool:
@@ -365,13 +371,13 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         for label in labels
     ]
     rows, tests = _tested(rows, columns, protocol=protocol, selection=selection)
-    is_private = any(record.privacy.get("unit") for record in records)
     return Table(
         caption=_caption(cells, records, protocol, selection, rows=rows),
         columns=columns,
         rows=tuple(rows),
         tests=tuple(tests),
-        is_private=is_private,
+        adversaries=adversaries_alike(records) if any(r.privacy["unit"] for r in records) else {},
+        notes=tuple(_notes(records)),
         warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
         training=(*training_notes(records), *grid.unequal),
     )
@@ -514,56 +520,97 @@ def _caption(
     rows: Sequence[Row],
 ) -> str:
     seeds = sorted({record.seed for record in records})
-    listed, rounds = ", ".join(map(str, seeds)), sorted({len(record.rounds) for record in records})
-    many = len(seeds) > 1
-    selected = SELECTED[selection]
-    if selection == BEST:
+    rounds = _either(sorted({len(record.rounds) for record in records}))
+    when = f"after {rounds} round{'' if rounds == '1' else 's'}"
+    if selection == LAST:
+        when += " and personalisation"
+    elif selection == BEST:
         # In the words of the runs' reports.
         rules = (
             record.document.get("evaluation", {}).get("selection", "")
             for record in records
             if selection in record.scores
         )
-        found = dict.fromkeys(rule.partition(BESIDE)[2] for rule in rules)
-        selected = " or ".join(words or selected for words in found)
+        when = f"at {_either(rule.partition(BESIDE)[2] or CHOSEN for rule in rules)}"
+    on = TESTED_ON.get(selection, TESTED_ON[protocol])
+    over = f"mean ± sample standard deviation over {len(seeds)} seeds"
     parts = [
-        f"Percent; {PROTOCOLS[protocol]}",
-        selected,
-        f"rounds: {', '.join(map(str, rounds))}",
-        f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {listed}",
-        f"privacy: {_privacy_words(records)}",
+        f"Test accuracy in percent, mean over clients, {on}, {when}; "
+        + (over if len(seeds) > 1 else f"seed {seeds[0]}"),
+        _data_words([cell.run for cell in cells], records),
+        _privacy_words(cells, records),
     ]
     if any(number.is_best for row in rows for number in row.numbers):
         parts.append(BOLD)
     if gains_shown := [row.gain for row in rows if row.gain is not None]:
-        over = "seeds" if many else "clients"
+        pairs = "seeds" if len(seeds) > 1 else "clients"
         chance = f"; {CHANCE}" if not all(one.is_beyond_chance for one in gains_shown) else ""
-        parts.append(f"{GAIN}: points with the 95% interval over {over}{chance}")
+        parts.append(f"{GAIN}: points, with the 95% interval over {pairs}{chance}")
     if len(cells) > len(records):
         parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
     if any(record.ended_early for record in records):
-        parts.append(f"{EARLY} a run of the row ended early")
-    readings = dict.fromkeys((cell.method, cell.reading) for cell in cells if cell.reading)
-    parts += [f"{OURS} {method} is a reading of ours: {why}" for method, why in readings]
-    return "; ".join(parts) + "."
+        parts.append(f"{EARLY} A run of the row ended early")
+    readings = dict.fromkeys((cell.title, cell.reading) for cell in cells if cell.reading)
+    parts += [f"{OURS} {title} is a reading of ours: {why}" for title, why in readings]
+    return ". ".join(parts) + "."
 
 
-def _privacy_words(records: Sequence[Record]) -> str:
-    """Return the unit, mechanism and assumptions of the epsilons, in words."""
-    of = [record.privacy for record in records if record.privacy.get("unit")]
-    if not of:
-        return "none"
-    found = dict.fromkeys(
-        f"{known['mechanism']}, unit {UNITS.get(known['unit'], known['unit'])}, "
-        f"{known['relation']}, sampling {known['sampling']}, accountant {known['accountant']}, "
-        f"{known['noise_distribution']} noise, source {known['noise_source']}"
-        for known in ({name: value or "-" for name, value in one.items()} for one in of)
+def _either(values: Iterable[Any], between: str = " or ") -> str:
+    """Return each value once."""
+    return between.join(dict.fromkeys(map(str, values)))
+
+
+def _data_words(runs: Sequence[RunConfig], records: Sequence[Record]) -> str:
+    """Return the data, the clients that hold them, and the frozen model, in words."""
+    tasks = [run.task for run in runs]
+    # The folder is the name of one's own images.
+    names = (Path(t.root).name if t.dataset in FOLDERS else t.dataset for t in tasks)
+    counts = _either(filter(None, (record.document.get("classes") for record in records)))
+    models = _either(
+        f"{model.name}{f' ({Path(model.pretrained).name})' if model.pretrained else ''}"
+        for model in (task.model for task in tasks)
+        if model is not None
     )
-    others = ", others without" if len(of) < len(records) else ""
-    parts = [f"{' and '.join(found)}{others}"]
-    if any(privacy.get("noise_source") == "seeded" for privacy in of):
-        parts.append("noise from a seed: protects nobody")
-    return "; ".join((*parts, EPSILONS))
+    return (
+        f"Data: {_either(names)}{f' ({counts} classes)' if counts else ''}, dealt out to "
+        f"{_either(task.clients for task in tasks)} clients ({_either(t.dealt for t in tasks)})"
+        + (f"; frozen model {models}" if models else "")
+    )
+
+
+def _privacy_words(cells: Sequence[Cell], records: Sequence[Record]) -> str:
+    """Return what epsilon protects and against whom, and what adds the noise, in words."""
+    of = [record for record in records if record.privacy["unit"]]
+    if not of:
+        return "No differential privacy"
+    units = _either(UNITS[record.privacy["unit"], record.privacy["relation"]] for record in of)
+    names = _either(record.privacy["mechanism"].replace("_", " ") for record in of)
+    trust = _either(
+        f" ({s.adversary.replace('_', '-')}, at most {s.corrupt} colluding clients)"
+        for s in (cell.run.secure_aggregation for cell in cells if cell.run.mechanism.needs_masks)
+    )
+    words = {"server": f"the server{trust}", **AGAINST}
+    whom = " / ".join(adversaries_alike(records))
+    whom = re.sub("|".join(words), lambda found: words[found[0]], whom)
+    seeded = any(record.privacy["noise_source"] == "seeded" for record in of)
+    return (
+        f"Privacy: (ε, δ)-differential privacy with δ = {_either(f'{r.delta:g}' for r in of)} of "
+        f"{units}, by {names}; each ε is of one run, against {whom}"
+        + (". Noise from a seed: it protects nobody" if seeded else "")
+    )
+
+
+def _notes(records: Sequence[Record]) -> Iterator[str]:
+    """Yield what a reader who checks the numbers asks for."""
+    yield f"seeds: {_either(sorted({record.seed for record in records}), ', ')}"
+    of = [record.privacy for record in records if record.privacy["unit"]]
+    for name in PRIVACY if of else ():
+        yield f"{name.replace('_', ' ')}: {_either(one[name] or '-' for one in of)}"
+    if of:
+        yield (
+            "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees "
+            "several rows on the same clients sees their composition"
+        )
 
 
 def shown_epsilon(value: float) -> str:

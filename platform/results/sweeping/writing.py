@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any, Final
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import escaped
-from platform.results.numbers import spread_of
+from platform.results.numbers import EPSILON, NO_NOISE, spread_of, value_words
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Grid
@@ -122,13 +124,13 @@ def tests_csv(tables: Sequence[Table]) -> str:
     return csv_text(columns, rows)
 
 
-PRICE: Final = "epsilon{} (server / peers / observer)"
 _LATEX: Final = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
-    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
+    **{"†": r"$\dagger$", "‡": r"$\ddagger$", "ε": r"$\varepsilon$", "δ": r"$\delta$"},
 }
+_NUMBER: Final = re.compile(r"(?<![\w.+-])([+-]?)(\d[\d.]*)(?:e([+-]\d+))?(?!\w)")
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -143,6 +145,7 @@ def markdown(tables: Sequence[Table]) -> str:
                 f"Paired t-tests, corrected by Holm over all {len(table.tests)} of this table:",
                 map(str, table.tests),
             ),
+            ("Notes:", table.notes),
             ("Local training:", table.training),
             ("Warnings of the runs:", table.warnings),
         ):
@@ -161,17 +164,36 @@ def _texts(
     table: Table, escape: Callable[[str], str], best: str
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Return the names of a table's columns and its rows; `best` is the form of a best number."""
-    beside, rows = _beside(table), []
+    against, rows = table.adversaries, []
+    beside = [f"ε ({' / '.join(against)})" if len(against) > 1 else "ε"] * bool(against)
+    beside += ["δ"] * (len({row.delta for row in table.rows} - {None}) > 1)
+    gain_names = [GAIN] * table.has_gains
+    places = [ADVERSARIES.index(first) for first in against.values()]
     for row in table.rows:
+        spent = " / ".join(shown_epsilon(row.epsilon[n]) for n in places) if row.epsilon else "-"
+        prices = (spent, "-" if row.delta is None else f"{row.delta:g}")[: len(beside)]
         numbers = ((escape(shown_number(one)), one.is_best) for one in row.numbers)
+        gain = "-" if row.gain is None else f"{row.gain.points()} ({row.gain.bounds()})"
+        gain += "" if row.gain is None or row.gain.is_beyond_chance else " n.s."
         rows.append(
             (
-                escape(f"{row.name}{row.marks}"),
+                escape(f"{_name_beside(row) if against else row.name}{row.marks}"),
+                *map(escape, prices),
                 *(best.format(text) if is_best else text for text, is_best in numbers),
-                *map(escape, _values_beside(table, row)),
+                *(escape(gain) for _ in gain_names),
             )
         )
-    return ("method", *map(escape, (*flat_names(table.columns), *beside))), rows
+    return ("Method", *map(escape, (*beside, *flat_names(table.columns), *gain_names))), rows
+
+
+def _name_beside(row: Row) -> str:
+    """Return a row's name without a target of epsilon that the row states as spent."""
+    target = dict(row.label.axes).get(EPSILON)
+    if target is None or row.epsilon is None:
+        return row.name
+    wanted = math.inf if target == NO_NOISE else float(target)
+    is_spent = shown_epsilon(wanted) == shown_epsilon(max(row.epsilon))
+    return row.name.replace(f", {value_words(EPSILON, target)}", "", 1) if is_spent else row.name
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
@@ -179,53 +201,42 @@ def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _beside(table: Table) -> tuple[str, ...]:
-    """Return the names of the columns beside the accuracies."""
-    found = (GAIN,) if table.has_gains else ()
-    if not table.is_private:
-        return found
-    deltas = {row.delta for row in table.rows if row.delta is not None}
-    if len(deltas) == 1:
-        return (*found, PRICE.format(f" at delta {deltas.pop():g}"))
-    return (*found, PRICE.format(""), "delta")
-
-
-def _values_beside(table: Table, row: Row) -> tuple[str, ...]:
-    found: list[str] = []
-    if table.has_gains:
-        gain = row.gain
-        chance = "" if gain is None or gain.is_beyond_chance else " n.s."
-        found.append("-" if gain is None else f"{gain.points()} ({gain.bounds()}){chance}")
-    if table.is_private:
-        found.append("-" if row.epsilon is None else " / ".join(map(shown_epsilon, row.epsilon)))
-    if "delta" in _beside(table):
-        found.append("-" if row.delta is None else f"{row.delta:g}")
-    return tuple(found)
-
-
 def latex(tables: Sequence[Table]) -> str:
     """Return all tables, each a floating `table`; they need the package booktabs."""
-    return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
+    made = (_latex_table(table, f"tab:sotto-{n}") for n, table in enumerate(tables, 1))
+    return "\n".join(("% Needs \\usepackage{booktabs}.", *made))
 
 
-def _latex_table(table: Table) -> str:
+def _latex_table(table: Table, label: str) -> str:
     columns, rows = _texts(table, escape, r"\textbf{{{}}}")
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        f"  \\caption{{{escape(table.caption)}}}",
-        f"  \\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
-        r"    \toprule",
-        *_latex_head(table, columns),
-        r"    \midrule",
-        *map(_latex_cells, rows),
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        *(f"  % Local training: {line}" for line in table.training),
-        r"\end{table}",
-        "",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            r"\begin{table}",
+            r"  \centering",
+            f"  \\caption{{{escape(table.caption)}}}",
+            f"  \\label{{{label}}}",
+            f"  \\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
+            r"    \toprule",
+            *_latex_head(table, columns),
+            r"    \midrule",
+            *_latex_rows(table, rows),
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            *(f"  % Local training: {line}" for line in table.training),
+            r"\end{table}",
+            "",
+        )
+    )
+
+
+def _latex_rows(table: Table, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield the rows; where methods have several, a space parts them and a name stands once."""
+    methods, before = [row.label.method for row in table.rows], ""
+    for index, (name, *cells) in enumerate(rows):
+        if index and methods[index] != methods[index - 1] and len(set(methods)) < len(methods):
+            yield r"    \addlinespace"
+        yield _latex_cells(("" if name == before else name, *cells))
+        before = name
 
 
 def _latex_head(table: Table, columns: Sequence[str]) -> Iterator[str]:
@@ -237,12 +248,13 @@ def _latex_head(table: Table, columns: Sequence[str]) -> Iterator[str]:
         yield _latex_cells(columns)
         return
     spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
-    beside = columns[len(table.columns) + 1 :]
-    yield _latex_cells(("", *spans, *[""] * len(beside)))
-    ends = list(itertools.accumulate((width for _, width in groups), initial=1))
+    after = [GAIN] * table.has_gains
+    before = columns[: len(columns) - len(table.columns) - len(after)]
+    yield _latex_cells((*[""] * len(before), *spans, *[""] * len(after)))
+    ends = list(itertools.accumulate((width for _, width in groups), initial=len(before)))
     rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
     yield f"    {' '.join(rules)}"
-    yield _latex_cells(("method", *(escape(column.name) for column in table.columns), *beside))
+    yield _latex_cells((*before, *(escape(column.name) for column in table.columns), *after))
 
 
 def _latex_cells(cells: Sequence[str]) -> str:
@@ -250,8 +262,17 @@ def _latex_cells(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text as LaTeX prints it."""
-    return "".join(_LATEX.get(character, character) for character in text)
+    """Return text as LaTeX prints it: signed numbers and powers of ten as formulas."""
+    found = "".join(_LATEX.get(character, character) for character in text)
+    return _NUMBER.sub(_formula, found)
+
+
+def _formula(found: re.Match[str]) -> str:
+    sign, number, power = found.groups()
+    if power is not None:
+        factor = "" if number == "1" else rf"{number} \cdot "
+        number = f"{factor}10^{{{int(power)}}}"
+    return f"${sign}{number}$" if sign or power else number
 
 
 def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
