@@ -3,8 +3,8 @@
     python benchmarks/records_pictures.py [--to docs/pictures]
 
 Makes its own run (the quickstart, from its own seed) in a folder that is deleted afterwards, with a
-report as HTML and a live page. Debian's Chromium shows the report and the run's page. Only the run's
-name, its times, and noise from the operating system differ from run to run.
+report as HTML and a live page. Debian's Chromium shows the report and the run's page. Only the
+run's name, its times, and noise from the operating system differ from run to run.
 """
 
 from __future__ import annotations
