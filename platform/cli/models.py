@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from methods import ClientView
 from platform.cli.output import Whole, answer, fraction, table
 from platform.data.catalogue import dataset_info
+from platform.data.dataset import MOST_BYTES as LARGEST_IMAGE
+from platform.data.dataset import decode
+from platform.data.loaders._files import read_bounded
 from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
-from platform.errors import ConfigError
+from platform.errors import ConfigError, DataError
 from platform.experiment.exported_models import (
     Exported,
     TrainedModel,
@@ -151,12 +154,9 @@ def print_classes(
 
 def read_image(path: Path) -> NDArray[np.uint8]:
     """Return an image file as RGB (H, W, 3); a file that is not an image is refused."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            return np.array(image.convert("RGB"), np.uint8)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        return decode(read_bounded(path, LARGEST_IMAGE), str(path))
+    except DataError as error:
         raise ConfigError(
             f"FILES: {str(path)!r} is not a readable image file; valid: a PNG or JPEG, for example"
         ) from error
