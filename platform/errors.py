@@ -105,16 +105,16 @@ class DataError(ConfigError):
 
 
 class Faults(list[str]):
-    """Keeps the `DataError`s of each block `with` it, so that a user sees all faults at once."""
+    """Keeps the `ConfigError`s of each block `with` it, so that a user sees all faults at once."""
 
     def __enter__(self) -> None:
         """Begin a block."""
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
         """Keep the block's faults, and go on after it."""
-        if isinstance(error, DataError):
+        if isinstance(error, ConfigError):
             self.extend(error.faults)
-        return isinstance(error, DataError)
+        return isinstance(error, ConfigError)
 
     def require_none(self) -> None:
         """Raise all that was kept."""

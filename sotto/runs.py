@@ -327,9 +327,9 @@ def configured(
     path, sources = Path(config), surroundings.sources
     if is_file(path) or packaged_file(path, sources) is not None:
         return load_config(path, texts, sources)
-    if str(config) not in surroundings.registry.available():
+    if str(config) not in (methods := surroundings.registry.available()):
         # Names all packaged configurations.
-        find_config(path, sources)
+        find_config(path, sources, methods)
     tree, _ = read_whole(find_config(Path(base), sources), sources)
     return parse_config({**tree, "method": read_preset(config, sources)}, texts, sources)
 
