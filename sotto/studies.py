@@ -53,7 +53,9 @@ class Study:
         plugins: Path | None = None,
         **overrides: Any,
     ) -> None:
-        """Check every run of the study; all that is wrong is in one `Error`.
+        """Check the configuration of every run; all that is wrong is in one `Error`.
+
+        `run` checks the images and the budget, which takes longer, before the first run starts.
 
         Args:
             methods: Names of methods.
@@ -72,7 +74,7 @@ class Study:
             **overrides: Keys for all runs, as `run` takes them.
 
         Raises:
-            Error: A run of the study is not valid.
+            Error: The configuration of a run is not valid.
         """
         many = seeds if isinstance(seeds, Sequence) else range(seeds)
         if not many:

@@ -80,7 +80,7 @@ def sweep_command(
     grid = build_grid(request, sources)
     results = output or OUTPUTS / grid.name
 
-    with interruptible(lambda number: _interrupted(number, results)):
+    with interruptible(lambda number: _interrupted(number, "sweep", results)):
         with ScreenSweepObserver(quiet=as_json) as screen:
             found = carry_out(
                 grid, results, screen, url=storage, folder=folder, jobs=jobs, cluster=cluster
@@ -122,7 +122,7 @@ def study_command(
             method_settings=method_settings or (),
             plugins=folder,
         )
-        with interruptible(lambda number: _interrupted(number, study.output)):
+        with interruptible(lambda number: _interrupted(number, "study", study.output)):
             with ScreenSweepObserver(quiet=as_json) as screen:
                 for text in study.filled:
                     screen.tell(f"filled in: {text}")
@@ -157,8 +157,8 @@ def _cluster(
     return None if on is None else cluster_of(on, settings or ())
 
 
-def _interrupted(number: int, results: Path) -> Ended:
-    return Ended(number, f"sweep {results} is interrupted", command=same_again())
+def _interrupted(number: int, what: str, results: Path) -> Ended:
+    return Ended(number, f"{what} {results} is interrupted", command=same_again())
 
 
 def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
