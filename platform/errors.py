@@ -15,6 +15,7 @@ PlatformError
    |- TooFewLeft        fewer clients are left than any round needs
    |- ClientsSilent     clients that must be heard outside rounds gave no answer
    `- RecordsDisagree   two records of a run contradict each other
+      `- PluginMissing    they cannot be read without a plug-in that is not here
 """
 
 from __future__ import annotations
@@ -204,3 +205,7 @@ class RecordsDisagree(RunStopped):
         """Name the run and which record disagrees with which."""
         super().__init__(f"run {run_id}: {disagreement}")
         self.run_id = run_id
+
+
+class PluginMissing(RecordsDisagree):
+    """A run's mechanism is a plug-in that is not here, so its records cannot be read."""

@@ -174,6 +174,9 @@ def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _tables(found: Results) -> Iterator[Said]:
+    # First, as of many lines only the first are shown.
+    if found.tables:
+        yield Whole(f"written to {found.output}")
     for one in found.tables:
         yield ""
         yield table(one.title, *plain_rows(one))
@@ -182,9 +185,6 @@ def _tables(found: Results) -> Iterator[Said]:
             yield f"test: {more} more in {TESTS_FILE}"
         if one.warnings:
             yield f"note: {len(one.warnings)} warnings of the runs are in {TABLE_FILE}"
-    if found.tables:
-        yield ""
-        yield Whole(f"written to {found.output}")
 
 
 class ScreenSweepObserver(WithBar):
