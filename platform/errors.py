@@ -21,7 +21,7 @@ PlatformError
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -39,6 +39,14 @@ def field_of(sentence: str) -> str | None:
     """Return the key, option or argument that a sentence is about, None for any other sentence."""
     found = _FIELD.match(sentence)
     return None if found is None else found[1]
+
+
+def renamed(lines: str, names: Mapping[str, str]) -> str:
+    """Return sentences, perhaps about cells, in which fields have the names that a user gave."""
+    for field, name in names.items():
+        begin = rf"(?m)^(cell \(.*?\)(?: and \d+ more)?: )?{re.escape(field)}: "
+        lines = re.sub(begin, rf"\g<1>{name}: ", lines)
+    return lines
 
 
 _LONG: Final = re.compile(r"'[^']{500,}'|\S{500,}")

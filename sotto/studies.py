@@ -81,7 +81,9 @@ class Study:
             raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
         given = {**task_of(data, model), **overrides}
         changes = [f"{key}={json.dumps(value)}" for key, value in flat(given)]
-        with refusing():
+        self._names = {"--method": "methods", "--seed": "seeds", "CONFIG": "config"}
+        self._names |= {} if data is None else {"task.root": "data"}
+        with refusing(self._names):
             self._surroundings = Surroundings.with_plugins(plugins)
             request, filled = study_request(
                 str(config or ("quickstart" if data is None else "own-data")),
@@ -132,7 +134,7 @@ class Study:
         Raises:
             Error: A setting cannot run, or nothing can be written.
         """
-        with refusing():
+        with refusing(self._names):
             settings = [f"{key}={value}" for key, value in (cluster or {}).items()]
             machines = None if cluster is None else cluster_of("dask", settings)
             if machines is None:

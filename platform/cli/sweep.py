@@ -15,7 +15,7 @@ from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
-from platform.errors import ConfigError
+from platform.errors import ConfigError, renamed
 from platform.results.sweeping.grid import (
     Cell,
     SweepRequest,
@@ -40,6 +40,12 @@ from sotto.studies import Study
 from storage.homes import shown
 
 OUTPUTS: Final = Path("sweeps")
+OPTIONS: Final = {
+    **{"task.root": "--data", "data": "--data", "--method": "METHOD", "methods": "METHOD"},
+    **{"--seed": "--seeds", "seeds": "--seeds", "epsilon": "--epsilon", "output": "--output"},
+    **{"mechanism": "--mechanism", "config": "--config", "CONFIG": "--config"},
+}
+"""The arguments of `study` by the names that a refusal gives them."""
 MOST_TESTS: Final = 3
 """At most so many tests are on the screen."""
 
@@ -129,7 +135,10 @@ def study_command(
                 study.run(jobs=jobs, cluster=cluster, observer=screen)
     except Error as error:
         # Either a package's own refusal, or one of the interface itself.
-        raise (error.__context__ or ConfigError(str(error))) from None
+        cause = error.__context__ or ConfigError(str(error))
+        if isinstance(cause, ConfigError):
+            cause = ConfigError(*(renamed(one, OPTIONS) for one in cause.faults))
+        raise cause from None
     _say(study.found, study.results, as_json=as_json)
 
 
