@@ -125,10 +125,10 @@ class Faults(list[str]):
             self.extend(error.faults)
         return isinstance(error, ConfigError)
 
-    def require_none(self) -> None:
+    def require_none(self, kind: type[ConfigError] = DataError) -> None:
         """Raise all that was kept."""
         if self:
-            raise DataError(*self)
+            raise kind(*self)
 
 
 class UnknownRun(PlatformError):

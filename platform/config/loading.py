@@ -237,8 +237,7 @@ def load_config(
     # The published settings depend on the method, and all other overrides come after them.
     naming = [text for text in overrides if text.startswith("method.name=")]
     named, said = _apply(tree, naming, where, faults := Faults())
-    if faults:
-        raise ConfigError(*faults)
+    faults.require_none(ConfigError)
     rest = [text for text in overrides if text not in naming]
     config = parse_config(with_published(named, file, where), rest, where)
     return config.with_remarks((*remarks, *said))

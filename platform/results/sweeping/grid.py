@@ -158,8 +158,7 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     for text in request.settings:
         with faults:
             settings.append(_setting(text))
-    if faults:
-        raise ConfigError(*faults)
+    faults.require_none(ConfigError)
     _require_distinct("--set", [axis.key for axis in settings])
     axes = tuple((axis.key, tuple(axis.values)) for axis in settings if len(axis.values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
