@@ -16,8 +16,8 @@ from methods import Arrays, ClientView, Examples, Method, Registry, Task
 from methods.clip.adapter import Backbone, load_backbone
 from methods.prompts.prompt import PromptEncoder
 from platform.config import PACKAGED_CONFIGS, MethodConfig
+from platform.config.loading import validate_options
 from platform.data.shapes import CLASSES, DOMAINS, shapes_dataset
-from platform.experiment.method_building import validate_options
 from privacy.training import LocalTrainer, TrainingPlan
 
 BATCH = 16

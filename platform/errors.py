@@ -15,12 +15,13 @@ PlatformError
    |- TooFewLeft        fewer clients are left than any round needs
    |- ClientsSilent     clients that must be heard outside rounds gave no answer
    `- RecordsDisagree   two records of a run contradict each other
+      `- PluginMissing    they cannot be read without a plug-in that is not here
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -38,6 +39,14 @@ def field_of(sentence: str) -> str | None:
     """Return the key, option or argument that a sentence is about, None for any other sentence."""
     found = _FIELD.match(sentence)
     return None if found is None else found[1]
+
+
+def renamed(lines: str, names: Mapping[str, str]) -> str:
+    """Return sentences, perhaps about cells, in which fields have the names that a user gave."""
+    for field, name in names.items():
+        begin = rf"(?m)^(cell \(.*?\)(?: and \d+ more)?: )?{re.escape(field)}: "
+        lines = re.sub(begin, rf"\g<1>{name}: ", lines)
+    return lines
 
 
 _LONG: Final = re.compile(r"'[^']{500,}'|\S{500,}")
@@ -105,21 +114,21 @@ class DataError(ConfigError):
 
 
 class Faults(list[str]):
-    """Keeps the `DataError`s of each block `with` it, so that a user sees all faults at once."""
+    """Keeps the `ConfigError`s of each block `with` it, so that a user sees all faults at once."""
 
     def __enter__(self) -> None:
         """Begin a block."""
 
     def __exit__(self, kind: object, error: object, trace: object) -> bool:
         """Keep the block's faults, and go on after it."""
-        if isinstance(error, DataError):
+        if isinstance(error, ConfigError):
             self.extend(error.faults)
-        return isinstance(error, DataError)
+        return isinstance(error, ConfigError)
 
-    def require_none(self) -> None:
+    def require_none(self, kind: type[ConfigError] = DataError) -> None:
         """Raise all that was kept."""
         if self:
-            raise DataError(*self)
+            raise kind(*self)
 
 
 class UnknownRun(PlatformError):
@@ -204,3 +213,7 @@ class RecordsDisagree(RunStopped):
         """Name the run and which record disagrees with which."""
         super().__init__(f"run {run_id}: {disagreement}")
         self.run_id = run_id
+
+
+class PluginMissing(RecordsDisagree):
+    """A run's mechanism is a plug-in that is not here, so its records cannot be read."""

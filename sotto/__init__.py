@@ -38,23 +38,14 @@ if TYPE_CHECKING:
     from sotto.sums import SecureSum, SecureSumClient, SecureSumServer, secure_sum
 
 _MODULES = {
-    "Data": "data",
-    "Epsilon": "runs",
-    "Error": "errors",
-    "Plan": "plans",
-    "Round": "runs",
-    "Run": "runs",
-    "SecureSum": "sums",
-    "SecureSumClient": "sums",
-    "SecureSumServer": "sums",
-    "Study": "studies",
-    "averaged": "own",
-    "calibrate": "plans",
-    "clip": "data",
-    "plugin": "plugins",
-    "resume": "runs",
-    "run": "runs",
-    "secure_sum": "sums",
+    **dict.fromkeys(("Data", "clip"), "data"),
+    **dict.fromkeys(("Error",), "errors"),
+    **dict.fromkeys(("averaged",), "own"),
+    **dict.fromkeys(("Plan", "calibrate"), "plans"),
+    **dict.fromkeys(("plugin",), "plugins"),
+    **dict.fromkeys(("Epsilon", "Round", "Run", "resume", "run"), "runs"),
+    **dict.fromkeys(("Study",), "studies"),
+    **dict.fromkeys(("SecureSum", "SecureSumClient", "SecureSumServer", "secure_sum"), "sums"),
 }
 __all__ = [
     "Data",

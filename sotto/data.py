@@ -115,6 +115,8 @@ def task_of(data: Data | str | Path | None, model: Mapping[str, Any] | None) -> 
     """Return the keys of a configuration that name one's own images and model, if any."""
     keys: dict[str, Any] = {} if model is None else dict(model)
     if data is not None:
+        if not isinstance(data, Data) and not Path(data).is_dir():
+            raise invalid("data", str(data), "a folder that is there")
         keys |= (data if isinstance(data, Data) else Data(data)).overrides()
     return keys
 

@@ -20,7 +20,7 @@ from platform.config.files import find_config, is_file, packaged_file, read_pres
 from platform.config.loading import flat, read_whole
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
-from platform.errors import PlatformError, field_of
+from platform.errors import PlatformError, field_of, renamed
 from platform.experiment.finishing import execute
 from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.experiment.simulation import Simulation
@@ -243,7 +243,7 @@ def run(
         Error: The configuration is not valid, or the run cannot go on.
         KeyboardInterrupt: After Ctrl-C.
     """
-    with refusing():
+    with refusing({} if data is None else {"task.root": "data"}):
         parts = task_of(data, model)
         if privacy is not None:
             parts |= privacy.overrides() if isinstance(privacy, Plan) else {"privacy": privacy}
@@ -327,9 +327,9 @@ def configured(
     path, sources = Path(config), surroundings.sources
     if is_file(path) or packaged_file(path, sources) is not None:
         return load_config(path, texts, sources)
-    if str(config) not in surroundings.registry.available():
+    if str(config) not in (methods := surroundings.registry.available()):
         # Names all packaged configurations.
-        find_config(path, sources)
+        find_config(path, sources, methods)
     tree, _ = read_whole(find_config(Path(base), sources), sources)
     return parse_config({**tree, "method": read_preset(config, sources)}, texts, sources)
 
@@ -419,10 +419,11 @@ def _epsilon(document: Mapping[str, Any]) -> Epsilon:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
-    """Turn refusals of the packages into `Error`, as the command line turns them into sentences."""
+def refusing(names: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Turn refusals of the packages into `Error`; `names` has the caller's names of fields."""
     try:
         yield
     except (PlatformError, PrivacyError, StorageError, MethodError) as error:
         # The packages' own trace tells a caller nothing that the sentence does not.
-        raise Error(str(error), field=field_of(str(error))) from None
+        told = renamed(str(error), names or {})
+        raise Error(told, field=field_of(told)) from None

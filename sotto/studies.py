@@ -55,7 +55,9 @@ class Study:
         plugins: Path | None = None,
         **overrides: Any,
     ) -> None:
-        """Check every run of the study; all that is wrong is in one `Error`.
+        """Check the configuration of every run; all that is wrong is in one `Error`.
+
+        `run` checks the images and the budget, which takes longer, before the first run starts.
 
         Args:
             methods: Names of methods.
@@ -74,14 +76,16 @@ class Study:
             **overrides: Keys for all runs, as `run` takes them.
 
         Raises:
-            Error: A run of the study is not valid.
+            Error: The configuration of a run is not valid.
         """
         many = seeds if isinstance(seeds, Sequence) else range(seeds)
         if not many:
             raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
         given = {**task_of(data, model), **overrides}
         changes = [f"{key}={json.dumps(value)}" for key, value in flat(given)]
-        with refusing():
+        self._names = {"--method": "methods", "--seed": "seeds", "CONFIG": "config"}
+        self._names |= {} if data is None else {"task.root": "data"}
+        with refusing(self._names):
             self._surroundings = Surroundings.with_plugins(plugins)
             request, filled = study_request(
                 str(config or ("quickstart" if data is None else "own-data")),
@@ -132,7 +136,7 @@ class Study:
         Raises:
             Error: A setting cannot run, or nothing can be written.
         """
-        with refusing():
+        with refusing(self._names):
             settings = [f"{key}={value}" for key, value in (cluster or {}).items()]
             machines = None if cluster is None else cluster_of("dask", settings)
             if machines is None:

@@ -238,6 +238,8 @@ def secure_sum(
     Raises:
         Error: An argument is not valid, or too few clients are left.
     """
+    if not isinstance(vectors, Mapping):
+        raise invalid("vectors", type(vectors).__name__, "a vector for each client's name, a dict")
     names = tuple(vectors)
     if isinstance(lost, str):
         raise invalid("lost", lost, "a set of names")

@@ -17,8 +17,9 @@ from docs.pages.markdown import begun, table
 from methods import BUILT_IN_METHODS, Method, Registry, Task, Visibility
 from methods.clip.adapter import load_backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
+from platform.config.loading import validate_options
 from platform.data.shapes import CLASSES, DOMAINS
-from platform.experiment.method_building import is_admitted, validate_options
+from platform.experiment.method_building import is_admitted
 from platform.mechanisms import BUILT_IN
 from platform.results.sweeping.tables import OURS
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, cast
 
-from methods.errors import BrokenPlugin, MethodError, UnknownMethod
+from methods.errors import BrokenPlugin, MethodError, UnknownMethod, unknown
 from methods.interface.method import Method, PoolPolicy, Task, UpToClients, marks_of
 from methods.plugins import Kind, Origin, Outside, Plugins, by_name
 
@@ -174,7 +174,7 @@ class Registry:
     def _source(self, name: str) -> MethodSource:
         valid = self.available()
         if name not in valid:
-            raise UnknownMethod(f"method.name: {name!r} is unknown; valid: {', '.join(valid)}")
+            raise UnknownMethod(unknown("method.name", name, valid))
         return self._sources[name]
 
     def _module(self, name: str) -> ModuleType:

@@ -17,7 +17,7 @@ from typing import Any, Final
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
 from platform.config import RunConfig, Sources, dump_yaml, parse_config
 from platform.disk.log_files import bytes_digest, config_digest, document_digest, rows_digest
-from platform.errors import ConfigError, RecordsDisagree
+from platform.errors import ConfigError, PluginMissing, RecordsDisagree
 from platform.mechanisms import Mechanisms
 from platform.parties.identities import client_names, stores_file
 from platform.protection.charging import as_releases, law_of, stored_tree
@@ -503,11 +503,11 @@ def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
     tree = stored_tree(run)
     name = tree.get("privacy", {}).get("mechanism")
     if isinstance(name, str) and name not in mechanisms.names:
-        raise RecordsDisagree(
+        raise PluginMissing(
             run.run_id,
-            f"its mechanism {name!r} is code from outside that is not here, so "
-            "nobody can say what its charges mean; valid: SOTTO_PLUGINS=DIR with the folder of "
-            "plug-ins that has it, or its package installed",
+            f"its mechanism {name!r} is code from outside that is not here, so nobody can say what "
+            "its charges mean; valid: --plugins DIR with the folder that has it (SOTTO_PLUGINS=DIR "
+            "for a command without this option), or its package installed",
         )
     try:
         return parse_config(tree, sources=Sources(mechanisms=mechanisms))

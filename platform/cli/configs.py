@@ -7,7 +7,7 @@ import keyword
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import resources
@@ -16,7 +16,7 @@ from string import Template
 from typing import Any, Final
 
 from methods import Registry
-from methods.plugins import Kind, Plugins, folder_of
+from methods.plugins import DOORS, Kind, Plugins, folder_of
 from platform.cli.output import answer, brief, console, print_json, table
 from platform.config import Sources, dump_config, load_config
 from platform.config.files import packaged_titles
@@ -103,9 +103,10 @@ def new_plugin_command(kind: Kind, name: str, into: Path | None, *, as_json: boo
         )
     if name.startswith("test_") or name == "conftest":
         raise ConfigError(f"NAME: {name!r} is the name of a test; valid: one without test_")
-    if name in taken_names(kind) or (in_checkout and (folder / "methods" / name).exists()):
+    if name in _taken_names() or (in_checkout and (folder / "methods" / name).exists()):
         raise ConfigError(
-            f"NAME: {name!r} is taken; valid: a name that no {kind} has, and no folder of methods/"
+            f"NAME: {name!r} is taken; valid: a name that no method, data set, model, mechanism or "
+            "transport has, and no folder of methods/"
         )
     _require_new_files(name, folder, files.values())
     words = {
@@ -145,19 +146,16 @@ def new_plugin_command(kind: Kind, name: str, into: Path | None, *, as_json: boo
     out.out(f"    {printable(command)}")
 
 
-def taken_names(kind: Kind) -> Collection[str]:
-    """Return the names that a kind of plug-in must not have."""
-    plugins = Plugins()
-    if kind == "method":
-        return Registry(plugins=plugins).available()
-    ours: Collection[str] = ()
-    if kind == "dataset":
-        from platform.data.catalogue import dataset_infos
+def _taken_names() -> Iterator[str]:
+    """Yield the names of all plug-ins and of all that they stand beside, of any kind."""
+    from platform.data.catalogue import dataset_infos
 
-        ours = [info.name for info in dataset_infos()]
-    if kind == "mechanism":
-        return Sources.of(plugins).mechanisms.names
-    return (*ours, *plugins.of(kind))
+    plugins = Plugins()
+    yield from Registry(plugins=plugins).available()
+    yield from (info.name for info in dataset_infos())
+    yield from Sources.of(plugins).mechanisms.names
+    for kind in DOORS:
+        yield from plugins.of(kind)
 
 
 def _require_new_files(name: str, folder: Path, paths: Iterable[Path]) -> None:

@@ -43,8 +43,6 @@ SIGNALLED = 128
 
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-COORDINATOR: Final = ("python", "-m", "platform.coordinator")
-CLIENT: Final = ("python", "-m", "platform.client")
 
 
 class Interrupted(KeyboardInterrupt):
@@ -76,7 +74,7 @@ def ended_run(number: int, run_id: str | None, options: Sequence[str]) -> Ended:
     """Return the end of a run that a signal came to; it has no id before it exists."""
     if run_id is None:
         return Ended(number, "interrupted")
-    command = shlex.join((*COORDINATOR, "run", "--resume", run_id, *options))
+    command = f"{program()} {shlex.join(('run', '--resume', run_id, *options))}"
     return Ended(number, f"run {run_id} is interrupted", run_id=run_id, command=command)
 
 
@@ -87,9 +85,15 @@ def finding(storage: str, surroundings: Surroundings) -> tuple[str, ...]:
     return found if folder is None else (*found, "--plugins", str(folder))
 
 
+def program() -> str:
+    """Return the program as its user called it."""
+    context = click.get_current_context(silent=True)
+    return (context and context.find_root().info_name) or "python -m platform.coordinator"
+
+
 def same_again() -> str:
-    """Return the coordinator's command line of this process, as it is typed."""
-    return shlex.join((*COORDINATOR, *sys.argv[1:]))
+    """Return the command line of this process, as it was typed."""
+    return f"{program()} {shlex.join(sys.argv[1:])}"
 
 
 def ending_at_once(telling: Callable[[int], Ended]) -> Callable[[int, FrameType | None], NoReturn]:

@@ -30,7 +30,7 @@ from platform.data.cache import cached_rows, clear
 from platform.disk.archives import Manifest
 from platform.disk.files import is_held, write_bytes
 from platform.disk.opening import database_file, is_there, open_existing
-from platform.errors import ConfigError, RecordsDisagree
+from platform.errors import ConfigError, PluginMissing, RecordsDisagree
 from platform.experiment.pruning import (
     Leftovers,
     leftovers,
@@ -51,7 +51,8 @@ NEWEST: Final = 20
 """The list states the numbers of this many runs, after comparing all records of each."""
 SETTING_UP: Final = timedelta(minutes=10)
 """A run may take this long from its row in the database to the lock of its folder."""
-COLUMNS: Final = ("run", "method", "data", "accuracy", "epsilon", "status", "age")
+COLUMNS: Final = ("run", "seed", "method", "data", "accuracy", "epsilon", "status", "age")
+PLUGIN_MISSING: Final = "plug-in missing"
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 KEPT = (
@@ -93,8 +94,9 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Said]
         phase = "" if one["phase_two_of"] is None else ", second phase"
         # One number if it is the same for all adversaries, else server/peers/observer.
         spent = [epsilon((one["epsilon"] or {}).get(name)) for name in ADVERSARIES]
+        limit = "" if one["target_epsilon"] is None else f" of {one['target_epsilon']:g}"
         if one["problem"] is not None:
-            status = "records disagree"
+            status = one["status"] if one["status"] == PLUGIN_MISSING else "records disagree"
         elif one["pruned"]:
             status = f"{one['status']}, pruned"
         elif one["status"] == "finished":
@@ -104,15 +106,19 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Said]
         rows.append(
             (
                 one["run"],
+                str(one["seed"]),
                 f"{one['method']}{phase}",
                 str(one["dataset"]),
                 fraction(one["accuracy"]),
-                spent[0] if len(set(spent)) == 1 else "/".join(spent),
+                (spent[0] if len(set(spent)) == 1 else "/".join(spent)) + limit,
                 status,
                 age(now - _created(one["created"])),
             )
         )
-    yield table(None, COLUMNS, rows) if rows else "there are no unpruned runs"
+    # A run's name has its time, so lines of few columns go without its age.
+    count = len(COLUMNS) if shows_all() else -1
+    short = table(None, COLUMNS[:count], [row[:count] for row in rows])
+    yield short if rows else "there are no unpruned runs"
     yield from (f"warning: {one['problem']}" for one in shown if one["problem"] is not None)
     if left_out := len(found) - len(shown):
         runs = "1 pruned run is" if left_out == 1 else f"{left_out} pruned runs are"
@@ -129,7 +135,8 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
         for run in reversed(uow.runs.list()):
             tree = stored_tree(run)
             first = tree.get("phase_two_of")
-            method, task = (tree.get(section) for section in ("method", "task"))
+            sections = (tree.get(section) for section in ("method", "task", "privacy"))
+            method, task, privacy = (one if isinstance(one, dict) else {} for one in sections)
             one: dict[str, Any] = {
                 "run": run.run_id,
                 "config": run.name,
@@ -138,8 +145,10 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
                 # A second phase continues the rounds of its first run and has no rounds itself.
                 "rounds": len(uow.rounds.all(first or run.run_id)),
                 "phase_two_of": first,
-                "method": method.get("name") if isinstance(method, dict) else None,
-                "dataset": task.get("dataset") if isinstance(task, dict) else None,
+                "seed": tree.get("seed"),
+                "method": method.get("name"),
+                "dataset": task.get("dataset"),
+                "target_epsilon": privacy.get("target_epsilon"),
                 "planned_rounds": tree.get("rounds"),
                 "pruned": run.run_id in pruned,
             }
@@ -149,6 +158,8 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
             numbers = numbers_of(require_agreement(database, one["run"]))
         except (RecordsDisagree, AuditChainBroken) as error:
             one["problem"] = str(error)
+            if isinstance(error, PluginMissing):
+                one["status"] = PLUGIN_MISSING
         else:
             one |= {"accuracy": numbers.accuracy["mean"], "epsilon": numbers.epsilons}
     return found

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from methods import ClientView
 from platform.cli.output import Whole, answer, fraction, table
 from platform.data.catalogue import dataset_info
+from platform.data.dataset import MOST_BYTES as LARGEST_IMAGE
+from platform.data.dataset import decode
+from platform.data.loaders import _files
 from platform.disk.files import write_bytes, write_text
 from platform.disk.opening import transaction
-from platform.errors import ConfigError
+from platform.errors import ConfigError, DataError, renamed
 from platform.experiment.exported_models import (
     Exported,
     TrainedModel,
@@ -151,12 +154,9 @@ def print_classes(
 
 def read_image(path: Path) -> NDArray[np.uint8]:
     """Return an image file as RGB (H, W, 3); a file that is not an image is refused."""
-    from PIL import Image
-
     try:
-        with Image.open(path) as image:
-            return np.array(image.convert("RGB"), np.uint8)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        return decode(_files.read_bounded(path, LARGEST_IMAGE), str(path))
+    except DataError as error:
         raise ConfigError(
             f"FILES: {str(path)!r} is not a readable image file; valid: a PNG or JPEG, for example"
         ) from error
@@ -165,11 +165,6 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 def read_text(path: Path) -> str:
     """Return a UTF-8 file of at most `MOST_BYTES` as one text, without white space around it."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-        text = data.decode("utf-8-sig").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"FILES: {str(path)!r} is not a readable UTF-8 text file") from error
-    if len(data) > MOST_BYTES:
-        raise ConfigError(f"FILES: {str(path)!r} is too large; valid: up to {MOST_BYTES:,} bytes")
-    return text
+        return _files.read_text(path, MOST_BYTES).removeprefix("\ufeff").strip()
+    except DataError as error:
+        raise ConfigError(renamed(str(error), {"task.root": "FILES"})) from error

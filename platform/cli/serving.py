@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import typer
 
 from platform.cli.auditing import parse_key
-from platform.cli.ending import AUDIT_BROKEN, CLIENT, SIGNALS, Ended, ending_at_once
+from platform.cli.ending import AUDIT_BROKEN, SIGNALS, Ended, ending_at_once, same_again
 from platform.cli.models import print_classes, read_image
 from platform.cli.output import (
     Whole,
@@ -73,7 +72,7 @@ def serve_command(config: Path, *, as_json: bool) -> None:
             number,
             f"{settings.name} has ended{runs}",
             run_id=going[0] if len(going) == 1 else None,
-            command=shlex.join((*CLIENT, str(config))),
+            command=same_again(),
         )
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
-from platform.errors import ConfigError
+from platform.errors import ConfigError, renamed
 from platform.results.numbers import NO_NOISE
 from platform.results.sweeping.grid import (
     Cell,
@@ -41,6 +41,12 @@ from sotto.studies import Study
 from storage.homes import shown
 
 OUTPUTS: Final = Path("sweeps")
+OPTIONS: Final = {
+    **{"task.root": "--data", "data": "--data", "--method": "METHOD", "methods": "METHOD"},
+    **{"--seed": "--seeds", "seeds": "--seeds", "epsilon": "--epsilon", "output": "--output"},
+    **{"mechanism": "--mechanism", "config": "--config", "CONFIG": "--config"},
+}
+"""The arguments of `study` by the names that a refusal gives them."""
 MOST_TESTS: Final = 3
 """At most so many tests are on the screen."""
 
@@ -81,7 +87,7 @@ def sweep_command(
     grid = build_grid(request, sources)
     results = output or OUTPUTS / grid.name
 
-    with interruptible(lambda number: _interrupted(number, results)):
+    with interruptible(lambda number: _interrupted(number, "sweep", results)):
         with ScreenSweepObserver(quiet=as_json) as screen:
             found = carry_out(
                 grid, results, screen, url=storage, folder=folder, jobs=jobs, cluster=cluster
@@ -123,7 +129,7 @@ def study_command(
             method_settings=method_settings or (),
             plugins=folder,
         )
-        with interruptible(lambda number: _interrupted(number, study.output)):
+        with interruptible(lambda number: _interrupted(number, "study", study.output)):
             with ScreenSweepObserver(quiet=as_json) as screen:
                 for text in study.filled:
                     screen.tell(f"filled in: {text}")
@@ -132,7 +138,10 @@ def study_command(
                 study.run(jobs=jobs, cluster=cluster, observer=screen)
     except Error as error:
         # Either a package's own refusal, or one of the interface itself.
-        raise (error.__context__ or ConfigError(str(error))) from None
+        cause = error.__context__ or ConfigError(str(error))
+        if isinstance(cause, ConfigError):
+            cause = ConfigError(*(renamed(one, OPTIONS) for one in cause.faults))
+        raise cause from None
     _say(study.found, study.results, as_json=as_json)
 
 
@@ -160,8 +169,8 @@ def _cluster(
     return None if on is None else cluster_of(on, settings or ())
 
 
-def _interrupted(number: int, results: Path) -> Ended:
-    return Ended(number, f"sweep {results} is interrupted", command=same_again())
+def _interrupted(number: int, what: str, results: Path) -> Ended:
+    return Ended(number, f"{what} {results} is interrupted", command=same_again())
 
 
 def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
@@ -177,6 +186,9 @@ def _say(found: Results, document: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _tables(found: Results) -> Iterator[Said]:
+    # First, as of many lines only the first are shown.
+    if found.tables:
+        yield Whole(f"written to {found.output}")
     for one in found.tables:
         yield ""
         yield table(one.title, *plain_rows(one))
@@ -185,9 +197,6 @@ def _tables(found: Results) -> Iterator[Said]:
             yield f"test: {more} more in {TESTS_FILE}"
         if one.warnings:
             yield f"note: {len(one.warnings)} warnings of the runs are in {TABLE_FILE}"
-    if found.tables:
-        yield ""
-        yield Whole(f"written to {found.output}")
 
 
 class ScreenSweepObserver(WithBar):

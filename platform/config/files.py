@@ -8,7 +8,7 @@ nested too deeply, with `yaml.YAMLError`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -21,6 +21,7 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from methods import Registry
+from methods.errors import nearest, unknown
 from methods.plugins import Plugins
 from platform.errors import ConfigError
 from platform.mechanisms import KNOWN, Mechanisms
@@ -215,14 +216,15 @@ def what_is_packaged(sources: Sources) -> str:
     return f"{names}, or a table of a paper such as papers/pfedmoap/table-1-flowers102"
 
 
-def find_config(path: Path, sources: Sources) -> Path:
-    """Return the file that a user means by a path or a packaged name."""
+def find_config(path: Path, sources: Sources, others: Iterable[str] = ()) -> Path:
+    """Return the file that a user means by a path or a packaged name; the caller takes `others`."""
     if is_file(path):
         return path
     packaged = packaged_file(path, sources)
     if packaged is None:
+        hint = nearest(path, (*packaged_names(sources), *others))
         raise ConfigError(
-            f"CONFIG: {str(path)!r} is no file; valid: a path to a YAML file, or a packaged "
+            f"CONFIG: {str(path)!r} is no file{hint}; valid: a path to a YAML file, or a packaged "
             f"configuration ({what_is_packaged(sources)})"
         )
     return packaged
@@ -260,6 +262,6 @@ def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
                 )
     if path is None:
         known = {each.stem for each in sources.presets.glob("*.yaml")}
-        valid = ", ".join(sorted(known | set(sources.registry.available())))
-        raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
+        valid = sorted(known | set(sources.registry.available()))
+        raise ConfigError(unknown("method.name", name, valid))
     return read_mapping(path)

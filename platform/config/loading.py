@@ -18,15 +18,21 @@ runs of the two.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, cast, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from methods import MethodError, OptionsOf, Registry
+from methods.errors import nearest, unknown
+from methods.interface.method import marks_of
+from methods.interface.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from platform.config.files import (
     DEEPEST,
     Sources,
@@ -42,9 +48,9 @@ from platform.config.files import (
     yaml_problem,
 )
 from platform.config.privacy_rules import NOISE_KEYS
-from platform.config.run import RunConfig
-from platform.config.sections import MECHANISMS
-from platform.errors import ConfigError
+from platform.config.run import RunConfig, known_keys
+from platform.config.sections import MECHANISMS, MethodConfig
+from platform.errors import ConfigError, Faults
 
 Tree = TypeVar("Tree", bound=BaseModel)
 LONGEST: Final = 200
@@ -237,7 +243,8 @@ def load_config(
         return parse_config(tree, overrides, where).with_remarks(remarks)
     # The published settings depend on the method, and all other overrides come after them.
     naming = [text for text in overrides if text.startswith("method.name=")]
-    named, said = _apply(tree, [_parse_override(text) for text in naming], where)
+    named, said = _apply(tree, naming, where, faults := Faults())
+    faults.require_none(ConfigError)
     rest = [text for text in overrides if text not in naming]
     config = parse_config(with_published(named, file, where), rest, where)
     return config.with_remarks((*remarks, *said))
@@ -247,17 +254,26 @@ def parse_config(
     tree: Mapping[str, Any], overrides: Sequence[str] = (), sources: Sources | None = None
 ) -> RunConfig:
     """Validate a configuration tree after applying overrides; errors are as in `load_config`."""
-    where = sources or Sources()
-    changed, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
-    return validated(RunConfig, changed, {MECHANISMS: where.mechanisms}).with_remarks(remarks)
+    where, faults = sources or Sources(), Faults()
+    changed, remarks = _apply(dict(tree), overrides, where, faults)
+    with faults:
+        config = validated(RunConfig, changed, {MECHANISMS: where.mechanisms})
+    if not faults:
+        return config.with_remarks(remarks)
+    section = changed.get("method")
+    # Options are checked against the method itself, which takes a while to import.
+    if section and not any(one.startswith("method") for one in faults):
+        with faults:
+            validate_options(where.registry, MethodConfig.model_validate(_tuples(section)))
+    raise ConfigError(*faults)
 
 
 def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
-    """Return plain data as a frozen tree of sections; an error states the first wrong field."""
+    """Return plain data as a frozen tree of sections; an error states all wrong fields."""
     try:
         return kind.model_validate(_tuples(tree), context=dict(context))
     except ValidationError as error:
-        raise ConfigError(sentence(error.errors()[0], kind=kind)) from error
+        raise ConfigError(*_sentences(error, kind=kind)) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -278,32 +294,110 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _apply(
-    tree: dict[str, Any], overrides: Iterable[tuple[tuple[str, ...], Any]], sources: Sources
+    tree: dict[str, Any], texts: Iterable[str], sources: Sources, faults: Faults
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a tree with overrides, and remarks on them."""
+    """Return a tree with overrides, and remarks on them; wrong ones are kept in `faults`."""
     rest: list[tuple[tuple[str, ...], Any]] = []
     remarks: list[str] = []
-    overrides = list(overrides)
+    overrides: list[tuple[tuple[str, ...], Any]] = []
+    for text in texts:
+        with faults:
+            overrides.append(_parse_override(text))
     given = [path[1] for path, _ in overrides if path[0] == "method" and len(path) == 2]
     for path, value in overrides:
         if path == ("method", "name"):
-            tree["method"], dropped = _method_section(tree.get("method"), value, given, sources)
-            remarks += dropped
+            with faults:
+                tree["method"], dropped = _method_section(tree.get("method"), value, given, sources)
+                remarks += dropped
         else:
             if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
             rest.append((path, value))
     for path, value in rest:
         inner = tree
-        for depth, key in enumerate(path[:-1]):
-            section = inner.get(key)
-            if section is not None and not isinstance(section, dict):
-                raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is a value, not a section")
-            # A copy, so that the caller's tree is never changed through a shared section.
-            inner[key] = dict(section or {})
-            inner = inner[key]
-        inner[path[-1]] = value
+        with faults:
+            for depth, key in enumerate(path[:-1]):
+                section = inner.get(key)
+                if section is not None and not isinstance(section, dict):
+                    named = ".".join(path[: depth + 1])
+                    raise ConfigError(f"--set: {named} is a value, not a section")
+                # A copy, so that the caller's tree is never changed through a shared section.
+                inner[key] = dict(section or {})
+                inner = inner[key]
+            inner[path[-1]] = value
     return tree, tuple(remarks)
+
+
+def validate_options(registry: Registry, config: MethodConfig) -> object:
+    """Return the method's options as its own frozen dataclass, and check its server optimiser's."""
+    server_optimizer_of(config)
+    return _validated_options(registry, config.name, config.options, "method")
+
+
+def server_optimizer_of(config: MethodConfig) -> ServerOptimizer | None:
+    """Return the configured server optimiser; None for the method's own step."""
+    given = config.server_optimizer
+    if given is None:
+        return None
+    section, name = "method.server_optimizer", given.get("name")
+    if not isinstance(name, str) or name not in SERVER_OPTIMIZERS:
+        raise ConfigError(unknown(f"{section}.name", name, SERVER_OPTIMIZERS))
+    return cast("ServerOptimizer", _validated(SERVER_OPTIMIZERS[name], name, given, section))
+
+
+def _validated_options(
+    registry: Registry, name: str, given: Mapping[str, Any], section: str
+) -> object:
+    try:
+        config_type = registry.config_type(name)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    options = _validated(config_type, name, given, section)
+    # Options that are another method's, each as that method's own dataclass.
+    nested = {}
+    for key, mark in options_of(options):
+        other, value = getattr(options, mark.option), getattr(options, key)
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{section}.{key}: {value!r} is not valid; it must be a section of {other}'s "
+                "options"
+            )
+        nested[key] = _validated_options(registry, other, value, f"{section}.{key}")
+    return dataclasses.replace(options, **nested) if nested else options
+
+
+def _validated(config_type: type[Any], name: str, given: Mapping[str, Any], section: str) -> Any:
+    known, faults, plain = [f.name for f in dataclasses.fields(config_type)], list[str](), {}
+    valid = ", ".join(known) or "none, it has no options"
+    for key, value in given.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            faults.append(
+                f"{section}.{key}: {value!r} is not valid; it must be a finite number, a text, a "
+                "list or null"
+            )
+            continue
+        if key in known:
+            plain[key] = value
+        else:
+            hint = nearest(key, known)
+            faults.append(f"{section}.{key}: is not a known option of {name}{hint}; valid: {valid}")
+    try:
+        # JSON, because strict validation builds a dataclass from nothing else.
+        made = TypeAdapter(config_type).validate_json(json.dumps(plain), strict=True)
+    except ValidationError as error:
+        faults += _sentences(error, section)
+    if faults:
+        raise ConfigError(*faults)
+    return made
+
+
+def options_of(options: object) -> Iterator[tuple[str, OptionsOf]]:
+    """Yield the names of options that hold another method's options, each with its mark."""
+    for key, mark in marks_of(type(options)):
+        if isinstance(mark, OptionsOf):
+            yield key, mark
 
 
 def _tuples(value: Any) -> Any:
@@ -313,18 +407,31 @@ def _tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = RunConfig) -> str:
-    """Return a validation's error, within a section, in a sentence; `kind` knows valid keys."""
+def _sentences(
+    error: ValidationError, section: str = "", *, kind: type[BaseModel] = RunConfig
+) -> list[str]:
+    """Return the errors of a validation, within a section; `kind` knows valid keys."""
+    found = error.errors()
+    # A list with a wrong item is also called too short.
+    above = {one["loc"][:length] for one in found for length in range(len(one["loc"]))}
+    told: list[str] = []
+    for one in found:
+        if one["type"] == "value_error" and not one["loc"]:
+            told += one["ctx"]["error"].args
+        elif one["loc"] not in above:
+            told.append(_sentence(one, section, kind))
+    return told
+
+
+def _sentence(error: ErrorDetails, section: str, kind: type[BaseModel]) -> str:
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"
     message = error["msg"].removeprefix("Value error, ")
     match error["type"]:
-        case "value_error" if not error["loc"]:
-            return message
         case "missing":
             return f"{field}: is missing; it must be given"
         case "extra_forbidden":
-            return f"{field}: is not a known key; valid keys: {_known_keys(error['loc'], kind)}"
+            return f"{field}: is not a known key{_known_keys(error['loc'], kind)}"
         case "value_error":
             return f"{field}: {message}"
         case _:
@@ -339,10 +446,14 @@ def shortened(value: Any) -> str:
 
 
 def _known_keys(path: tuple[int | str, ...], whole: type[BaseModel]) -> str:
+    """Return the keys that are valid in place of the last one, after the nearest key of all."""
     fields = whole.model_fields
     for part in path[:-1]:
         annotation = fields[str(part)].annotation
         # A section that may be null is a union of types.
         for kind in get_args(annotation) or (annotation,):
             fields = getattr(kind, "model_fields", fields)
-    return ", ".join(fields)
+    *section, _ = dotted = [str(part) for part in path]
+    keys = [".".join([*section, name]) for name in fields]
+    keys += [key.name for key in known_keys()] if whole is RunConfig else []
+    return f"{nearest('.'.join(dotted), keys)}; valid keys: {', '.join(fields)}"

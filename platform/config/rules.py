@@ -35,7 +35,8 @@ OWNED = "client_folders"
 
 
 def require_consistent(config: RunSections) -> None:
-    """Refuse a configuration whose sections contradict each other with a ValueError."""
+    """Refuse a configuration whose sections contradict each other with a ValueError of them all."""
+    problems: list[str] = []
     for rule in (
         _storage,
         unknown_mechanism,
@@ -49,9 +50,12 @@ def require_consistent(config: RunSections) -> None:
         privacy_problems,
         audit_problems,
     ):
-        # The first contradiction is enough; later rules may rely on earlier ones.
-        for problem in rule(config):
-            raise ValueError(problem)
+        problems += rule(config)
+        if problems and rule is unknown_mechanism:
+            # The other rules ask what the mechanism does.
+            break
+    if problems:
+        raise ValueError(*problems)
 
 
 def _storage(config: RunSections) -> Iterator[str]:
@@ -193,7 +197,7 @@ def _cohort(config: RunSections) -> Iterator[str]:
             f"{_cohort_key(config)} = {size}"
         )
     left = size - config.lost_per_round
-    if left < config.cohort.minimum:
+    if left < config.cohort.minimum <= size:
         yield (
             f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients; "
             f"cohort.minimum = {config.cohort.minimum} must remain"
@@ -219,12 +223,12 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
     if size < 2:
         key = _cohort_key(config)
         yield f"{key}: {size} is too small for secure aggregation; valid: at least 2"
-    if threshold > size:
+    elif threshold > size:
         yield (
             f"secure_aggregation.threshold: {threshold} is more than the cohort; valid: "
             f"{section.corrupt + 1} to {_cohort_key(config)} = {size}"
         )
-    if threshold < 2:
+    elif threshold < 2:
         yield "secure_aggregation.threshold: 1 would open a single update; valid: at least 2"
     if threshold <= section.corrupt:
         yield (
@@ -232,7 +236,7 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
             f"secure_aggregation.corrupt = {section.corrupt}; valid: at least {section.corrupt + 1}"
         )
     left = size - config.lost_per_round
-    if left < threshold:
+    if left < threshold <= size:
         yield (
             f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients, "
             f"fewer than secure_aggregation.threshold = {threshold}"

@@ -15,7 +15,7 @@ from methods import BrokenPlugin, Registry
 from methods.interface.registry import BUILT_IN_METHODS
 from methods.plugins import DOORS, Kind, Plugins
 from platform.config import PACKAGED_CONFIGS, MethodConfig
-from platform.experiment.method_building import validate_options
+from platform.config.loading import validate_options
 
 PRESETS: Final = PACKAGED_CONFIGS / "methods"
 PIXELS: Final = 16

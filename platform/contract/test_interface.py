@@ -28,6 +28,7 @@ from methods import (
 from methods.interface.defaults import ALL_UNITS
 from methods.interface.method import Need, marks_of
 from platform.config import MethodConfig
+from platform.config.loading import validate_options
 from platform.config.run import known_keys
 from platform.contract.cases import Case
 from platform.contract.driving import local_trainer, rng, same_arrays, server_update
@@ -39,7 +40,6 @@ from platform.contract.examples import (
     handed_out,
 )
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
 from platform.wire.codec import decode_arrays, encode_arrays
 
 

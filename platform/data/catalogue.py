@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Protocol, cast
 
 from methods import BrokenPlugin, MethodError
+from methods.errors import unknown
 from methods.plugins import Plugins, calling
 from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Indices, Modality
@@ -246,8 +247,8 @@ def _find(name: str, plugins: Plugins) -> tuple[DatasetInfo, Loader]:
                 return info, loader
     if name in plugins.of("dataset"):
         return _outside(name, plugins)
-    valid = ", ".join((*(info.name for info in dataset_infos()), *plugins.of("dataset")))
-    raise ConfigError(f"task.dataset: {name!r} is unknown; valid: {valid}")
+    valid = (*(info.name for info in dataset_infos()), *plugins.of("dataset"))
+    raise ConfigError(unknown("task.dataset", name, valid))
 
 
 def _outside(name: str, plugins: Plugins) -> tuple[DatasetInfo, Loader]:

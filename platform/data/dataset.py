@@ -149,8 +149,10 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
         DataError: If the file is no image of a known format, is cut off, or has too many pixels.
     """
     # Imported late: a run on rendered images needs no decoder.
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image, ImageFile, UnidentifiedImageError
 
+    # Other packages, such as WeasyPrint, let all of a process fill cut-off images with grey.
+    ImageFile.LOAD_TRUNCATED_IMAGES = False
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             # The size is in the header; nothing large has been allocated yet.

@@ -329,7 +329,7 @@ def read_saved(root: Path, faults: Faults) -> OwnReading:
             _require_step(split, root / MARKS[0])
     for split in splits:
         folder = root / split if split else root
-        found, classes = _part(root, folder, split)
+        found, classes = _part(root, folder, split, faults)
         if names not in (None, classes):
             raise DataError.at(
                 folder, "has other classes than the split before it", "the same in all splits"
@@ -347,8 +347,10 @@ def read_saved(root: Path, faults: Faults) -> OwnReading:
     )
 
 
-def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, ...] | None]:
-    """Return the rows of one split, and its classes where it has a list of them."""
+def _part(
+    root: Path, folder: Path, split: str, faults: Faults
+) -> tuple[list[Row], tuple[str, ...] | None]:
+    """Return the sound rows of one split, and its classes where it has a list of them."""
     state = _document(folder / MARKS[1], root)
     features = _document(folder / "dataset_info.json", root).get("features")
     if not isinstance(features, dict):
@@ -377,20 +379,18 @@ def _part(root: Path, folder: Path, split: str) -> tuple[list[Row], tuple[str, .
         above = f"{split}/{name}" if split else str(name)
         for position, value in enumerate(table.column(label).to_pylist()):
             where = f"row {position} of {place}"
-            if classes is not None:
-                if not isinstance(value, int) or not 0 <= value < len(classes):
-                    raise DataError.at(
-                        where, f"has the label {value!r}", f"0 to {len(classes) - 1}"
-                    )
-            elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
-                raise DataError.at(
-                    where, f"has the label {str(value)[:40]!r}", "a name, or a number from 0"
-                )
-            else:
-                require_class_name(where, str(value))
-            called = str(value) if classes is None else classes[value]
-            own = {column: values[position] for column, values in told.items()}
-            rows.append(Row(f"{above}/{position}", called, **{"split": split, **own}))
+            with faults:
+                said = f"has the label {str(value)[:40]!r}"
+                if classes is not None:
+                    if not isinstance(value, int) or not 0 <= value < len(classes):
+                        raise DataError.at(where, said, f"0 to {len(classes) - 1}")
+                elif isinstance(value, bool) or not isinstance(value, int | str) or value == -1:
+                    raise DataError.at(where, said, "a name, or a number from 0")
+                else:
+                    require_class_name(where, str(value))
+                called = str(value) if classes is None else classes[value]
+                own = {column: values[position] for column, values in told.items()}
+                rows.append(Row(f"{above}/{position}", called, **{"split": split, **own}))
     return rows, classes
 
 

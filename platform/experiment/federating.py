@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from methods import Examples, Method
 from platform.agreement import require_agreement
 from platform.config import RunConfig, StorageConfig
+from platform.config.loading import validate_options
 from platform.config.rules import void_settings
 from platform.config.run import code_of, origins_of
 from platform.config.sections import FederationConfig
@@ -36,7 +37,6 @@ from platform.experiment.finishing import Conducted
 from platform.experiment.method_building import (
     method_on,
     task_of,
-    validate_options,
     void_options,
 )
 from platform.experiment.planning import (

@@ -8,13 +8,11 @@ method from outside, and must keep to that code when it is resumed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
 
 from methods import (
     ClientView,
@@ -23,7 +21,6 @@ from methods import (
     Examples,
     Method,
     MethodError,
-    OptionsOf,
     Registry,
     Task,
     Visibility,
@@ -31,14 +28,12 @@ from methods import (
 from methods.interface.groups import in_groups
 from methods.interface.method import marks_of
 from methods.interface.server_optimizers import (
-    SERVER_OPTIMIZERS,
-    ServerOptimizer,
     WithServerOptimizer,
 )
 from methods.interface.subspace import in_subspace, origin_of
 from methods.plugins import Guarded, calling
 from platform.config import MethodConfig, RunConfig
-from platform.config.loading import sentence
+from platform.config.loading import options_of, server_optimizer_of, validate_options
 from platform.config.run import ROLES, name_in, origins_of, recorded_origins
 from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
@@ -52,74 +47,6 @@ if TYPE_CHECKING:
 PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 
 
-def validate_options(registry: Registry, config: MethodConfig) -> object:
-    """Return the method's options as its own frozen dataclass, and check its server optimiser's."""
-    server_optimizer_of(config)
-    return _validated_options(registry, config.name, config.options, "method")
-
-
-def server_optimizer_of(config: MethodConfig) -> ServerOptimizer | None:
-    """Return the configured server optimiser; None for the method's own step."""
-    given = config.server_optimizer
-    if given is None:
-        return None
-    section, name = "method.server_optimizer", given.get("name")
-    if not isinstance(name, str) or name not in SERVER_OPTIMIZERS:
-        raise ConfigError(
-            f"{section}.name: {name!r} is unknown; valid: {', '.join(SERVER_OPTIMIZERS)}"
-        )
-    return cast("ServerOptimizer", _validated(SERVER_OPTIMIZERS[name], name, given, section))
-
-
-def _validated_options(
-    registry: Registry, name: str, given: Mapping[str, Any], section: str
-) -> object:
-    try:
-        config_type = registry.config_type(name)
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
-    options = _validated(config_type, name, given, section)
-    # Options that are another method's, each as that method's own dataclass.
-    nested = {}
-    for key, mark in _marks(options):
-        other, value = getattr(options, mark.option), getattr(options, key)
-        if not isinstance(value, dict):
-            raise ConfigError(
-                f"{section}.{key}: {value!r} is not valid; it must be a section of {other}'s "
-                "options"
-            )
-        nested[key] = _validated_options(registry, other, value, f"{section}.{key}")
-    return dataclasses.replace(options, **nested) if nested else options
-
-
-def _validated(config_type: type[Any], name: str, given: Mapping[str, Any], section: str) -> Any:
-    known = [field.name for field in dataclasses.fields(config_type)]
-    for key, value in given.items():
-        if key not in known:
-            valid = ", ".join(known) or "none, it has no options"
-            raise ConfigError(f"{section}.{key}: is not a known option of {name}; valid: {valid}")
-        try:
-            json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{section}.{key}: {value!r} is not valid; it must be a finite number, a text, a "
-                "list or null"
-            ) from error
-    try:
-        # JSON, because strict validation builds a dataclass from nothing else.
-        text = json.dumps(given)
-        return TypeAdapter(config_type).validate_json(text, strict=True)
-    except ValidationError as error:
-        raise ConfigError(sentence(error.errors()[0], section)) from error
-
-
-def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
-    """Yield the names of options that hold another method's options, each with its mark."""
-    for key, mark in marks_of(type(options)):
-        if isinstance(mark, OptionsOf):
-            yield key, mark
-
-
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
     """Return the options that decide the rounds: another method, its options, server optimiser.
 
@@ -127,7 +54,7 @@ def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any
     """
     options: Any = validate_options(registry, config)
     found: dict[str, Any] = {"server_optimizer": config.server_optimizer}
-    for key, mark in _marks(options):
+    for key, mark in options_of(options):
         named, section = getattr(options, mark.option), getattr(options, key)
         found |= {mark.option: named, key: dataclasses.asdict(section)}
     return found
@@ -193,7 +120,7 @@ def build_method(
             method = in_groups(method, pool.experts, task.classes, split=pool.empty == "split")
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
+    others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in options_of(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
 

@@ -28,6 +28,7 @@ from platform.config import (
     dump_config,
     parse_config,
 )
+from platform.config.loading import validate_options
 from platform.config.randomness import stream
 from platform.config.rules import void_settings
 from platform.config.run import origins_of
@@ -66,7 +67,6 @@ from platform.experiment.method_building import (
     require_classes,
     require_same_code,
     task_of,
-    validate_options,
     void_options,
 )
 from platform.experiment.simulation import (

@@ -12,9 +12,10 @@ from methods import Arrays, ClientView, MethodError, Registry, Task, fedbabu, fe
 from methods.networks.mixture import Gate
 from methods.pm_moe import OWN, PMMoE
 from platform.config import MethodConfig, parse_config
+from platform.config.loading import validate_options
 from platform.contract.examples import draw_batch, draw_examples, draw_experts, frozen
 from platform.errors import ConfigError
-from platform.experiment.method_building import build_method, validate_options
+from platform.experiment.method_building import build_method
 from platform.parties.totality import train_privately
 from tests.methods._models import some_quick
 from tests.methods._tiny_networks import private_trainer

@@ -126,7 +126,7 @@ def test_a_plan_is_the_privacy_of_a_run(storage):
         ("quickstart", {"privacy": {"mechanism": "magic"}}, "privacy.mechanism"),
         ({"name": "mine"}, {}, "method"),
         ("federation", {}, "federation"),
-        ("quickstart", {"data": "nowhere"}, "images"),
+        ("quickstart", {"data": "nowhere"}, "data"),
     ],
 )
 def test_the_command_line_refuses_the_same(tmp_path, config, changes, field):

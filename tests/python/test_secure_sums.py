@@ -50,11 +50,12 @@ def test_too_few_left_open_no_sum(vectors):
         ({"corrupt": 6}, "corrupt"),
         ({"corrupt": 3, "threshold": 3}, "threshold"),
         ({"threshold": 7}, "threshold"),
+        ({"vectors": [[1.0], [2.0]]}, "vectors"),
     ],
 )
 def test_what_is_not_valid_is_refused(vectors, changes, field):
     with pytest.raises(sotto.Error) as caught:
-        sotto.secure_sum(vectors, **{"clipping_norm": 1.0, **changes})
+        sotto.secure_sum(**{"vectors": vectors, "clipping_norm": 1.0, **changes})
     assert caught.value.field == field and str(caught.value).startswith(f"{field}: ")
 
 

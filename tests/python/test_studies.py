@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ def test_a_study_fills_in_what_a_mechanism_needs_and_says_so(photos):
         "pool.generations=2 for pfedmoap",
     )
     assert sotto.Study("promptfl", epsilon=None, data=photos).filled == ()
+
+
+def test_a_refusal_names_the_argument(tmp_path, monkeypatch, capsys):
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    place = str(tmp_path / "photos")
+    with pytest.raises(sotto.Error) as caught:
+        sotto.run("promptfl", data=place)
+    assert caught.value.field == "data"
+    with pytest.raises(sotto.Error, match=r"cell .*: data: "):
+        sotto.Study("promptfl", data=place).run()
+    for words, field in ((["--data", place], "cell .*: --data"), (["promptfl"], "METHOD")):
+        monkeypatch.setattr(sys, "argv", ["sotto", "study", "promptfl", *words])
+        assert exit_code(main) == 2
+        assert re.search(f"error: {field}: ", capsys.readouterr().err)
 
 
 def test_a_study_never_changes_the_promise(photos):

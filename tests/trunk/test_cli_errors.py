@@ -45,6 +45,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with a good configuration and much that is none."""
     (tmp_path / "small.yaml").write_text(SMALL)
     (tmp_path / "client.yaml").write_text(CLIENT)
+    (tmp_path / "short.yaml").write_text("name: north\nstorage: store\n")
     (tmp_path / "images").mkdir()
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
@@ -165,7 +166,7 @@ HOLDERS: Final[tuple[Typed, ...]] = (
     (("--fly",), ("--fly",)),
     (("nowhere.yaml",), ("CONFIG", "'nowhere.yaml'")),
     (("budget", "bomb.yaml"), ("CONFIG", "'bomb.yaml'", "alias")),
-    (("budget", "small.yaml"), ("data", "missing")),
+    (("budget", "short.yaml"), ("data", "missing")),
     (("backup", "client.yaml"), ("FILE", "missing")),
     (("backup", "client.yaml", "new"), ("store",)),
     (("leave", "client.yaml", "a", "b", "--statement", "x"), ("--statement", "RUN")),

@@ -18,8 +18,8 @@ from platform.cli.app import app
 from platform.cli.client_app import client_app
 from platform.config import MethodConfig, RunConfig, Sources, dump_config, load_config, parse_config
 from platform.config.files import read_yaml
+from platform.config.loading import validate_options
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options
 from platform.holder.settings import HolderSettings
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
@@ -30,9 +30,7 @@ QUICKSTART = Path("quickstart")
 def refused(tree, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse_config(tree, overrides)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +88,24 @@ CONTRADICTIONS = {
 @pytest.mark.parametrize("sentence", CONTRADICTIONS)
 def test_sections_that_contradict_each_other(sentence):
     assert refused(MINIMAL, *CONTRADICTIONS[sentence]).startswith(sentence)
+
+
+def test_all_that_is_wrong_is_told_at_once_with_the_nearest_name():
+    wrong = ("task.cleints=3", "foo", "method.n_ctx=3", "name.a=1", "task.shots=x", "rounds=0")
+    fields = [line.partition(":")[0] for line in refused(MINIMAL, *wrong).split("\n")]
+    named = ["--set", "--set", "rounds", "task.shots", "task.cleints", "method.n_ctx"]
+    assert sorted(fields) == sorted(named)
+    told = refused(MINIMAL, "cohort.size=11", "privacy.rank=4").split("\n")
+    assert [line.split(":")[0] for line in told] == ["cohort.size", "privacy.rank"]
+    for wrong, right in {
+        "task.cleints=3": "task.clients",
+        "clients=3": "task.clients",
+        "privcy.rank=1": "privacy",
+        "method.name=PromptF": "promptfl",
+        "method.contxt_tokens=1": "context_tokens",
+    }.items():
+        hint = f"(did you mean '{right}'?)"
+        assert hint in refused({**MINIMAL, "method": {"name": "promptfl"}}, wrong, "rounds=0")
 
 
 def test_a_file_here_wins_over_a_packaged_one(tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_what_a_client_holds_is_drawn_in_its_sense(overrides):
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (("task.senses=sea",), "task.senses: 'sea' is unknown in homonyms; valid: styles, clients"),
+        (("task.senses=sea",), "task.senses: 'sea' is unknown; valid: styles, clients"),
         (("task.senses=clients", "task.dataset=shapes"), "task.senses: clients has no meaning"),
         (("task.shots=null",), "task.shots: null takes all training examples"),
     ],

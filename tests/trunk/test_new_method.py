@@ -79,6 +79,9 @@ def test_a_bad_name_is_one_sentence_and_no_file(sotto, folder):
         assert answer.code == 2
         assert answer.err.startswith("error: NAME: ") and words in " ".join(answer.err.split())
         assert names(folder) == set()
+    for kind, name in (("model", "promptfl"), ("method", "flowers102"), ("dataset", "dp_sgd")):
+        answer = sotto("new", kind, name)
+        assert answer.code == 2 and f"{name!r} is taken" in answer.err and names(folder) == set()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -168,6 +169,9 @@ def test_objects_of_a_program_are_plug_ins_too(folder: Path, tmp_path: Path):
         module = Plugins(folder).load(kind, f"own_{kind}")
         members = {member: getattr(module, member) for member in DOORS[kind].members}
         code.append(sotto.plugin(kind, f"own_{kind}", SimpleNamespace(**members)))
+        file = folder / f"{kind}s" / f"own_{kind}.py"
+        by_path = sotto.plugin(kind, f"own_{kind}", str(file))
+        assert by_path.digest == hashlib.sha256(file.read_bytes()).hexdigest()
     run = sotto.run(tree_of(folder), plugins=code, progress=False)
     assert run.epsilon.server == pytest.approx(EPSILON, abs=2e-3)
     again = sotto.resume(run.id, storage=run.storage, plugins=code)
@@ -176,6 +180,8 @@ def test_objects_of_a_program_are_plug_ins_too(folder: Path, tmp_path: Path):
         sotto.Run(run.id, run.storage).accuracy  # noqa: B018
     with pytest.raises(sotto.Error, match="SimpleNamespace without SIZE"):
         sotto.plugin("model", "other", SimpleNamespace(load=None))
+    with pytest.raises(sotto.Error, match=r"value: 'gone\.py'"):
+        sotto.plugin("model", "other", "gone.py")
 
 
 def test_an_installed_package_offers_every_kind(folder: Path, tmp_path: Path, monkeypatch):

@@ -9,9 +9,10 @@ import pytest
 from methods import Registry
 from platform.config import load_config
 from platform.config.files import PACKAGED_CONFIGS
+from platform.config.loading import validate_options
 from platform.config.rules import void_settings
 from platform.errors import ConfigError
-from platform.experiment.method_building import validate_options, void_options
+from platform.experiment.method_building import void_options
 from platform.experiment.planning import plan_run
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, Storage

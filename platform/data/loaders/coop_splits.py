@@ -27,7 +27,7 @@ from platform.data.loaders._files import (
     require_listed_path,
     require_present,
 )
-from platform.errors import DataError
+from platform.errors import DataError, Faults
 
 DOMAINS: Final = ("photo",)
 
@@ -128,40 +128,47 @@ def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
     if not isinstance(document, dict):
         raise DataError(f"task.root: {where} holds no object; valid has the keys train, val, test")
     parts: dict[str, tuple[Entry, ...]] = {}
+    faults = Faults()
     for key in ("train", "val", "test"):
         # The loader takes nothing from `val`, so it may be missing.
         rows = document.get(key, [] if key == "val" else None)
         if not isinstance(rows, list) or (not rows and key != "val"):
             raise DataError.at(where, f"has no {key} images", "a list of [path, label, class name]")
         for position, row in enumerate(rows):
-            # `type`, since true and false are whole numbers to `isinstance`.
-            if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
-                what, place = f"is {_shortened(row)}", f"{key}[{position}] of {where}"
-                valid = "[path, label, class name] with a whole number as label"
-                raise DataError.at(place, what, valid)
-        parts[key] = tuple(Entry(*row) for row in rows)
-        for entry in parts[key]:
-            require_listed_path(entry.path, where)
-    require_distinct((entry.path for part in parts.values() for entry in part), where)
+            place = f"{key}[{position}] of {where}"
+            with faults:
+                # `type`, since true and false are whole numbers to `isinstance`.
+                if not isinstance(row, list) or [type(value) for value in row] != [str, int, str]:
+                    valid = "[path, label, class name] with a whole number as label"
+                    raise DataError.at(place, f"is {_shortened(row)}", valid)
+                require_listed_path(row[0], place)
+        if not faults:
+            parts[key] = tuple(Entry(*row) for row in rows)
+    with faults:
+        require_distinct((entry.path for part in parts.values() for entry in part), where)
+    faults.require_none()
     return parts
 
 
 def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
     """Return class names by label; refuse a label with two names, and one without an image."""
     names: dict[int, str] = {}
+    faults = Faults()
     for entry in (entry for part in parts.values() for entry in part):
-        name = names.setdefault(entry.label, entry.name)
-        if name != entry.name:
-            what = f"calls label {entry.label} both {_shortened(name)} and {_shortened(entry.name)}"
-            raise DataError.at(where, what, "one name for each label")
+        if (name := names.setdefault(entry.label, entry.name)) != entry.name:
+            both = f"both {_shortened(name)} and {_shortened(entry.name)}"
+            what = f"calls label {_shortened(entry.label)} {both}"
+            faults += DataError.at(where, what, "one name for each label").faults
     trained = {entry.label for entry in parts["train"]}
     for label in sorted(names):
-        if not 0 <= label < len(names):
-            what = f"has the label {_shortened(label)} among {len(names)} different ones"
-            raise DataError.at(where, what, f"0 to {len(names) - 1}")
-        if label not in trained:
-            what = f"has no train image of label {label} ({_shortened(names[label])})"
-            raise DataError.at(where, what, "at least one for each class")
+        with faults:
+            if not 0 <= label < len(names):
+                what = f"has the label {_shortened(label)} among {len(names)} different ones"
+                raise DataError.at(where, what, f"0 to {len(names) - 1}")
+            if label not in trained:
+                what = f"has no train image of label {label} ({_shortened(names[label])})"
+                raise DataError.at(where, what, "at least one for each class")
+    faults.require_none()
     return class_words([names[label] for label in range(len(names))], where)
 
 

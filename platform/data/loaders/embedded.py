@@ -28,6 +28,7 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
+from methods.errors import unknown
 from platform.config.rules import HELD
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
@@ -283,10 +284,7 @@ def load(name: str, request: DataRequest) -> Dataset:
             # Where clients have senses, rows get their sense after the partition.
             one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
             if one not in SENSES:
-                raise ConfigError(
-                    f"task.senses: {one!r} is unknown in homonyms; valid: {BY_STYLE}, {BY_CLIENT}, "
-                    f"or one for all: {', '.join(SENSES)}"
-                )
+                raise ConfigError(unknown("task.senses", one, (BY_STYLE, BY_CLIENT, *SENSES)))
             senses = (np.full((len(domains), 1), SENSES.index(one)),) * 2
         return homonyms_dataset(
             draws.seed, train, test, senses=senses, domains=domains, stream=draws.stream

@@ -19,10 +19,10 @@ from methods import MethodInfo, PoolPolicy
 from methods.plugins import Plugins
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.config.files import read_preset
+from platform.config.loading import validate_options
 from platform.config.run import code_of, identity, origins_of
-from platform.errors import ConfigError
+from platform.errors import ConfigError, Faults
 from platform.experiment.environment import with_absolute_paths
-from platform.experiment.method_building import validate_options
 from platform.protection.building import generations_to_serve, require_serving
 from platform.results.numbers import SENDS_NOTHING, Axes
 
@@ -176,7 +176,11 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
         _require_distinct(name, given)
     _require_distinct("--seed", request.seeds)
-    settings = (*request.axes, *map(_setting, request.settings))
+    faults, settings = Faults(), list(request.axes)
+    for text in request.settings:
+        with faults:
+            settings.append(_setting(text))
+    faults.require_none(ConfigError)
     _require_distinct("--set", [axis.key for axis in settings])
     axes = tuple((axis.key, tuple(axis.values)) for axis in settings if len(axis.values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
@@ -203,6 +207,12 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     configs = tuple(dict.fromkeys(cell.config for cell in cells))
     seeds = tuple(dict.fromkeys(cell.seed for cell in cells))
     return Grid(configs=configs, methods=methods, seeds=seeds, axes=axes, cells=cells)
+
+
+def keep(error: Exception, where: str, problems: dict[str, list[str]]) -> None:
+    """Keep each sentence of an error, with the cell that it is about."""
+    for sentence in error.faults if isinstance(error, ConfigError) else (str(error),):
+        problems.setdefault(sentence, []).append(where)
 
 
 def require_none(problems: Mapping[str, Sequence[str]]) -> None:
@@ -301,7 +311,7 @@ def _cells(
                         f"a setting makes its method {run.method.name!r}; use --method"
                     )
             except ConfigError as error:
-                problems.setdefault(str(error), []).append(where)
+                keep(error, where, problems)
                 continue
             yield Cell(
                 config=name,

@@ -26,6 +26,7 @@ from platform.results.sweeping.grid import (
     Grid,
     SweepRequest,
     absolute_storage,
+    keep,
     require_none,
     split_values,
 )
@@ -130,7 +131,7 @@ def require_runnable(cells: Sequence[Cell], url: str, surroundings: Surroundings
         try:
             plan_run(cell.run, SilentObserver(), surroundings)
         except (PlatformError, MethodError, PrivacyError) as error:
-            problems.setdefault(str(error), []).append(str(cell))
+            keep(error, str(cell), problems)
     require_none(problems)
 
 

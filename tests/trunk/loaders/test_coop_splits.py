@@ -100,6 +100,15 @@ def test_lines_that_are_refused(tmp_path: Path, row: object, says: str) -> None:
     assert sentence.startswith("task.root: ") and "\n" not in sentence and len(sentence) < 600
 
 
+def test_all_wrong_lines_are_told_at_once(tmp_path: Path) -> None:
+    draw_oxford_flowers(tmp_path)
+    wrong = [ROWS["upwards"][0], ROWS["truth"][0]]
+    rewrite(tmp_path, lambda parts: parts["train"].__setitem__(slice(0, 2), wrong))
+    with pytest.raises(DataError) as caught:
+        load(tmp_path)
+    assert ["train[0]" in caught.value.faults[0], "train[1]" in caught.value.faults[1]] == [1, 1]
+
+
 DOCUMENTS = {
     "not-json": ("{", "is not JSON"),
     "deep": ("[" * 100_000, "is not JSON"),

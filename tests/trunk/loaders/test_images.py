@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageFile
 
+from platform.cli.models import read_image
 from platform.data.dataset import FORMATS, MOST_BYTES, ImageFiles, decode
-from platform.errors import DataError
+from platform.errors import ConfigError, DataError
 from tests.drawn._pictures import picture, write_picture
 
 RED, BLUE = (200, 30, 40), (10, 20, 220)
@@ -78,6 +79,21 @@ def test_what_is_no_image_of_a_valid_format() -> None:
             decode(data, "a/b.jpg")
     with pytest.raises(DataError, match="valid: one of JPEG"):
         decode(encoded(halves(), "TGA"), "x")
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_cut_off_image_is_refused_whatever_another_package_asked_of_pillow(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # WeasyPrint does this when it is imported, so after a process has made a report in PDF.
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    data = encoded(Image.effect_noise((64, 64), 50.0), kind)[:-700]
+    with pytest.raises(DataError, match="'x' is a damaged image"):
+        decode(data, "x")
+    (tmp_path / "x").write_bytes(data)
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    with pytest.raises(ConfigError, match="is not a readable image"):
+        read_image(tmp_path / "x")
 
 
 def test_tiff_is_one_page_of_values_with_a_fixed_place_in_eight_bits() -> None:

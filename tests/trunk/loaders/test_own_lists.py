@@ -13,6 +13,7 @@ import pytest
 from platform.data.catalogue import DataRequest, Hints
 from platform.data.checking import check_folder, require_one_label
 from platform.data.own_lists import SavedImages
+from platform.errors import DataError
 from tests.drawn._pictures import write_picture
 from tests.trunk.loaders._refusing import load, paths, refused
 
@@ -117,6 +118,14 @@ def test_a_split_file(root: Path):
     assert paths(data.test) == ("6.png", "7.png")
     assert [paths(data.train)[row] for row in data.validation] == ["4.png", "5.png"]
     assert "as split_file: 2 classes" in data.recognised[0]
+
+
+def test_all_wrong_labels_of_a_saved_set_are_told_at_once(tmp_path: Path):
+    root = saved(tmp_path / "set", [0, 7, 1, -3], names=["cat", "dog"])
+    with pytest.raises(DataError) as caught:
+        load(NAME, root)
+    told = caught.value.faults
+    assert ["row 1 of" in told[0], "row 3 of" in told[1], len(told)] == [True, True, 2]
 
 
 def test_what_datasets_saved(tmp_path: Path):
