@@ -16,6 +16,7 @@ from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
+from platform.results.numbers import NO_NOISE
 from platform.results.sweeping.grid import (
     Cell,
     SweepRequest,
@@ -26,7 +27,7 @@ from platform.results.sweeping.grid import (
     split_values,
 )
 from platform.results.sweeping.running import Outcome
-from platform.results.sweeping.study import CELLS, NO_NOISE, carry_out
+from platform.results.sweeping.study import CELLS, carry_out
 from platform.results.sweeping.submitting import cluster_of
 from platform.results.sweeping.writing import (
     TABLE_FILE,
