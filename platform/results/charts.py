@@ -164,8 +164,7 @@ def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
         if suffix == ".png":
             metadata["Software"] = "Sotto"
         else:
-            date = "Date" if suffix == ".svg" else "CreationDate"
-            metadata |= {"Creator": "Sotto", date: None}
+            metadata |= {"Creator": "Sotto", "Date" if suffix == ".svg" else "CreationDate": None}
         figure.savefig(drawn, format=suffix[1:], dpi=RESOLUTION, metadata=metadata)
     return drawn.getvalue()
 

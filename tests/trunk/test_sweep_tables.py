@@ -195,7 +195,7 @@ def test_every_line_of_the_tests_says_its_family_and_its_units():
     (row,) = csv.DictReader(io.StringIO(writing.tests_csv(tables)))
     assert all(row.values())
     assert (row["protocol"], row["selection"]) == ("client_mean", "last")
-    assert (row["column"], row["at"], row["first"]) == ("accuracy", "shapes", "PromptFL")
+    assert (row["column"], row["at"], row["first"]) == ("Accuracy", "shapes", "PromptFL")
     assert (float(row["mean_points"]), row["tests"], row["seeds"]) == (pytest.approx(11), "1", "3")
 
 

@@ -160,17 +160,12 @@ TESTED_ON: Final = {
     "leave_one_domain_out": "each on a domain that no client trained on",
     NEW_CLIENTS: "that never took part, on own test examples before and after personalising",
 }
-"""By protocol, and of new clients."""
 CHOSEN: Final = "the round with the best mean validation accuracy, before personalising"
 EARLY: Final = "†"
 OURS: Final = "‡"
 """Marks a method that is a reading of ours, because its paper leaves something open."""
 FOLDERS: Final = ("images", "folders", "client_folders")
-"""Data sets whose images are the user's own."""
-BOLD: Final = (
-    "Bold: better than all others with the same data and ε (paired t-tests over seeds, "
-    "Holm-corrected, p < 0.05)"
-)
+BOLD: Final = "Bold: best for its data and ε (paired t-tests over seeds, Holm-corrected, p < 0.05)"
 CHANCE: Final = "n.s.: not beyond chance"
 GAIN: Final = "Gain over alone"
 UNITS: Final = {
@@ -179,7 +174,6 @@ UNITS: Final = {
     ("client", "replace_one"): "a whole client (its data exchanged for others)",
     ("client", "add_or_remove_one"): "a whole client (its update exchanged for zeros)",
 }
-"""What is protected, by unit and relation."""
 AGAINST: Final = {"peers": "the other clients", "observer": "whoever gets the final model"}
 
 
@@ -586,7 +580,7 @@ def _privacy_words(cells: Sequence[Cell], records: Sequence[Record]) -> str:
     units = _either(UNITS[record.privacy["unit"], record.privacy["relation"]] for record in of)
     names = _either(record.privacy["mechanism"].replace("_", " ") for record in of)
     trust = _either(
-        f" ({s.adversary.replace('_', '-')}, at most {s.corrupt} colluding clients)"
+        f" ({s.adversary.replace('_', '-')}, with at most {s.corrupt} of the clients)"
         for s in (cell.run.secure_aggregation for cell in cells if cell.run.mechanism.needs_masks)
     )
     words = {"server": f"the server{trust}", **AGAINST}

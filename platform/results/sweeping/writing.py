@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from platform.disk.files import write_text
 from platform.experiment.caveats import escaped
-from platform.results.numbers import EPSILON, NO_NOISE, spread_of, value_words
+from platform.results.numbers import EPSILON, NO_NOISE, SENDS_NOTHING, spread_of, value_words
 from platform.results.pictures import files_of, sweep_pictures, write_pictures
 from platform.results.reading import SWEEP_FILE, SweepCell, sweep_file
 from platform.results.sweeping.grid import Grid
@@ -189,7 +189,7 @@ def _texts(
 def _name_beside(row: Row) -> str:
     """Return a row's name without a target of epsilon that the row states as spent."""
     target = dict(row.label.axes).get(EPSILON)
-    if target is None or row.epsilon is None:
+    if target in (None, SENDS_NOTHING) or row.epsilon is None:
         return row.name
     wanted = math.inf if target == NO_NOISE else float(target)
     is_spent = shown_epsilon(wanted) == shown_epsilon(max(row.epsilon))
