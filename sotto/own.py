@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
-from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -37,19 +39,16 @@ def averaged(
     Args:
         module: Maps images of shape (B, 3, size, size), with values from 0 to 1, to scores of
             shape (B, C) for the task's C classes. It trains from its present parameters, and is not
-            changed. No layer may join the images of a batch, as batch normalisation does.
+            changed. It may neither join the images of a batch, as batch normalisation does, nor
+            keep anything of them in a buffer. It predicts as after `eval()`.
         loss: From scores (B, C) and labels (B,) to one loss for each image, (B,). None is
             cross-entropy.
         size: Side of the images in pixels.
         name: The method's name in configurations and records.
 
     Raises:
-        Error: The module has a layer that joins images, or nothing to train.
+        Error: The module has nothing to train, or the name is no name.
     """
-    for path, layer in module.named_modules():
-        if not list(layer.children()) and ModuleValidator.validate(layer, strict=False):
-            where = f"{type(layer).__name__} at {path or 'its root'}"
-            raise invalid("module", where, "layers that treat each image alone")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise invalid(
             "module", type(module).__name__, "one with parameters that require a gradient"
@@ -94,17 +93,42 @@ class OwnNetwork(AveragedMethod):
     closed_classes = True
 
     def __post_init__(self) -> None:
-        """Try the network and its loss on one image."""
+        """Try a copy of the network, and its loss, on images that are drawn."""
         side, device, classes = self.pixel_size, self.task.device, len(self.task.classes)
+        drawn = np.random.default_rng(0).random((2, 3, 3, side, side), np.float32)
+        # The first image twice, beside other images.
+        drawn[1, 0] = drawn[0, 0]
+        module, kind = deepcopy(self.module), type(self.module).__name__
         with torch.no_grad():
-            image = torch.zeros((1, 3, side, side), device=device)
-            found = self._scores(dict(self.module.named_parameters()), image)
-            if found.shape != (1, classes):
+            found, joining = _tried(module, torch.from_numpy(drawn).to(device))
+            if found.shape != (3, classes):
                 raise MethodError(
-                    f"module: {type(self.module).__name__} gives scores of shape "
-                    f"{tuple(found.shape)} for one image; valid: (1, {classes}), one for each class"
+                    f"module: {kind} gives scores of shape {tuple(found.shape)} for 3 images; "
+                    f"valid: (3, {classes}), one for each image and class"
                 )
-            self._losses_of(found, torch.zeros(1, dtype=torch.int64, device=device))
+            if joining is not None:
+                raise MethodError(
+                    f"module: {joining} treats an image otherwise beside other images; valid: "
+                    "layers that treat each image alone"
+                )
+            kept = dict(self.module.named_buffers())
+            for name, buffer in module.named_buffers():
+                if not torch.equal(buffer, kept[name]):
+                    raise MethodError(
+                        f"module: {kind} changes its buffer {name!r} by images, and no mechanism "
+                        "bounds what stays in it; valid: a network that keeps nothing of images"
+                    )
+            losses = self._losses_of(found, torch.zeros(3, dtype=torch.int64, device=device))
+            if not bool(found.isfinite().all() and losses.isfinite().all()):
+                raise MethodError(
+                    f"module: {kind} gives scores or losses that are not finite for images with "
+                    "values from 0 to 1; valid: finite numbers"
+                )
+
+    @cached_property
+    def _predicting(self) -> nn.Module:
+        # Without dropout; the network itself stays in the mode that the program chose.
+        return deepcopy(self.module).eval()
 
     @property
     def _trained(self) -> dict[str, nn.Parameter]:
@@ -129,7 +153,8 @@ class OwnNetwork(AveragedMethod):
         """Return the loss that was given."""
 
         def losses(parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-            scores = self._scores(parameters, batch["pixels"].to(torch.float32) / 255.0)
+            pixels = batch["pixels"].to(torch.float32) / 255.0
+            scores = functional_call(self.module, dict(parameters), (pixels,))
             return self._losses_of(scores, batch["labels"])
 
         return BatchObjective(losses)
@@ -144,12 +169,9 @@ class OwnNetwork(AveragedMethod):
         with torch.no_grad():
             for some in blocks({"pixels": batch["pixels"]}, ROWS):
                 pixels = torch.from_numpy(np.array(some["pixels"])).to(device)
-                pieces.append(self._scores(parameters, pixels.to(torch.float32) / 255.0))
+                given = (pixels.to(torch.float32) / 255.0,)
+                pieces.append(functional_call(self._predicting, parameters, given))
         found: m.Logits = torch.cat(pieces)[:, columns].cpu().numpy().astype(np.float32)
-        return found
-
-    def _scores(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        found: Tensor = functional_call(self.module, dict(parameters), (images,))
         return found
 
     def _losses_of(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -162,3 +184,41 @@ class OwnNetwork(AveragedMethod):
                 'image, as with reduction="none"'
             )
         return found
+
+
+def _tried(module: nn.Module, batches: Tensor) -> tuple[Tensor, str | None]:
+    """Return the scores of the second batch, and the layer that joins images, if there is one.
+
+    The first image of both batches is the same, and so are a layer's random draws. The layer is the
+    first to give other rows for the same rows.
+    """
+    called: dict[str, list[tuple[list[Tensor], list[Tensor]]]] = {}
+
+    def note(path: str, layer: nn.Module, given: Any, found: Any) -> None:
+        name = f"{type(layer).__name__} at {path or 'its root'}"
+        called.setdefault(name, []).append((_first_rows(given), _first_rows(found)))
+
+    for path, layer in module.named_modules():
+        layer.register_forward_hook(partial(note, path))
+    with torch.random.fork_rng(devices=[batches.device] if batches.is_cuda else []):
+        for batch in batches:
+            torch.manual_seed(0)
+            found = module(batch)
+    for name, calls in called.items():
+        half = len(calls) // 2
+        for (given, one), (again, other) in zip(calls[:half], calls[half:], strict=False):
+            if _are_close(given, again) and not _are_close(one, other):
+                return found, name
+    return found, None
+
+
+def _first_rows(values: Any) -> list[Tensor]:
+    several = values if isinstance(values, tuple | list) else (values,)
+    return [v[0] for v in several if isinstance(v, Tensor) and v.ndim and len(v) == 3]
+
+
+def _are_close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return all(
+        a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
