@@ -6,15 +6,15 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import MethodError
 from methods.interface import method as m
@@ -77,6 +77,10 @@ class Config:
     """No options."""
 
 
+def _refused(module: str, valid: str) -> MethodError:
+    return MethodError(f"module: {module!r} is not valid; valid: {valid}")
+
+
 def _cross_entropies(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores, labels, reduction="none")
 
@@ -95,35 +99,33 @@ class OwnNetwork(AveragedMethod):
     def __post_init__(self) -> None:
         """Try a copy of the network, and its loss, on images that are drawn."""
         side, device, classes = self.pixel_size, self.task.device, len(self.task.classes)
-        drawn = np.random.default_rng(0).random((2, 3, 3, side, side), np.float32)
-        # The first image twice, beside other images.
+        drawn = torch.from_numpy(np.random.default_rng(0).random((2, 3, 3, side, side), np.float32))
+        # One image beside others, with the same draws of dropout.
         drawn[1, 0] = drawn[0, 0]
-        module, kind = deepcopy(self.module), type(self.module).__name__
-        with torch.no_grad():
-            found, joining = _tried(module, torch.from_numpy(drawn).to(device))
-            if found.shape != (3, classes):
+        module, kind, found = deepcopy(self.module), type(self.module).__name__, list[Tensor]()
+        with torch.no_grad(), torch.random.fork_rng([] if device == "cpu" else [device]):
+            for images in drawn.to(device):
+                torch.manual_seed(0)
+                found.append(module(images))
+            if found[0].shape != (3, classes):
                 raise MethodError(
-                    f"module: {kind} gives scores of shape {tuple(found.shape)} for 3 images; "
+                    f"module: {kind} gives scores of shape {tuple(found[0].shape)} for 3 images; "
                     f"valid: (3, {classes}), one for each image and class"
                 )
-            if joining is not None:
-                raise MethodError(
-                    f"module: {joining} treats an image otherwise beside other images; valid: "
-                    "layers that treat each image alone"
-                )
-            kept = dict(self.module.named_buffers())
-            for name, buffer in module.named_buffers():
-                if not torch.equal(buffer, kept[name]):
-                    raise MethodError(
-                        f"module: {kind} changes its buffer {name!r} by images, and no mechanism "
-                        "bounds what stays in it; valid: a network that keeps nothing of images"
-                    )
-            losses = self._losses_of(found, torch.zeros(3, dtype=torch.int64, device=device))
-            if not bool(found.isfinite().all() and losses.isfinite().all()):
-                raise MethodError(
-                    f"module: {kind} gives scores or losses that are not finite for images with "
-                    "values from 0 to 1; valid: finite numbers"
-                )
+            losses = self._losses_of(found[0], torch.zeros(3, dtype=torch.int64, device=device))
+        if not bool(found[0].isfinite().all() and losses.isfinite().all()):
+            raise _refused(f"{kind} with scores or losses like NaN", "finite numbers")
+        if not torch.allclose(found[0][0], found[1][0], rtol=1e-3, atol=1e-5):
+            named = (
+                f"{type(e).__name__} at {n}"
+                for n, e in module.named_modules()
+                if isinstance(e, _BatchNorm)
+            )
+            raise _refused(next(named, kind), "a network that treats each image of a batch alone")
+        kept = dict(self.module.named_buffers())
+        for name, buffer in module.named_buffers():
+            if not torch.equal(buffer, kept[name]):
+                raise _refused(f"{kind}.{name}", "buffers that images do not change")
 
     @cached_property
     def _predicting(self) -> nn.Module:
@@ -184,41 +186,3 @@ class OwnNetwork(AveragedMethod):
                 'image, as with reduction="none"'
             )
         return found
-
-
-def _tried(module: nn.Module, batches: Tensor) -> tuple[Tensor, str | None]:
-    """Return the scores of the second batch, and the layer that joins images, if there is one.
-
-    The first image of both batches is the same, and so are a layer's random draws. The layer is the
-    first to give other rows for the same rows.
-    """
-    called: dict[str, list[tuple[list[Tensor], list[Tensor]]]] = {}
-
-    def note(path: str, layer: nn.Module, given: Any, found: Any) -> None:
-        name = f"{type(layer).__name__} at {path or 'its root'}"
-        called.setdefault(name, []).append((_first_rows(given), _first_rows(found)))
-
-    for path, layer in module.named_modules():
-        layer.register_forward_hook(partial(note, path))
-    with torch.random.fork_rng(devices=[batches.device] if batches.is_cuda else []):
-        for batch in batches:
-            torch.manual_seed(0)
-            found = module(batch)
-    for name, calls in called.items():
-        half = len(calls) // 2
-        for (given, one), (again, other) in zip(calls[:half], calls[half:], strict=False):
-            if _are_close(given, again) and not _are_close(one, other):
-                return found, name
-    return found, None
-
-
-def _first_rows(values: Any) -> list[Tensor]:
-    several = values if isinstance(values, tuple | list) else (values,)
-    return [v[0] for v in several if isinstance(v, Tensor) and v.ndim and len(v) == 3]
-
-
-def _are_close(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    return all(
-        a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
-        for a, b in zip(one, other, strict=True)
-    )

@@ -14,9 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from methods import (
+    Arrays,
     ClientView,
     CountsUpTo,
     CountsWith,
@@ -41,9 +44,11 @@ from platform.config.loading import sentence
 from platform.config.run import ROLES, name_in, origins_of, recorded_origins
 from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
+from platform.data.preparing import plain_encoders, prepared_batch
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.evaluation import EvaluationPlan
 from platform.mechanisms import Mechanism
+from privacy.training import LocalTrainer, Objective, TrainingPlan, per_sample_gradients
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -194,7 +199,53 @@ def build_method(
         raise ConfigError(str(error)) from error
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
+    if source is not None and privacy.per_sample_clipping_norm is not None:
+        _try_single_examples(method, task)
     return method
+
+
+class _SingleExamples(LocalTrainer):
+    """Trains nothing, and tries whether each example has a loss and a gradient of its own."""
+
+    def fit(
+        self, objective: Objective, parameters: Arrays, examples: Arrays, **how: Any
+    ) -> dict[str, NDArray[Any]]:
+        """Return copies of the parameters; `ConfigError` if an example's loss is not its own."""
+        tensors, batch = (
+            {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
+            for arrays in (parameters, examples)
+        )
+        trained = [name for group in how["groups"] for name in group.names]
+        alone = per_sample_gradients(objective, tensors, batch, trained=trained).losses
+        with torch.no_grad():
+            together = objective.losses(tensors, objective.encode(tensors), batch)
+        if not torch.allclose(alone, together, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                "method.name: its loss of an example is not finite, or another one alone than in a "
+                "batch; valid: a loss of its own example, or a mechanism that clips uploads alone"
+            )
+        return {name: np.array(value) for name, value in parameters.items()}
+
+
+def _try_single_examples(method: Method, task: Task) -> None:
+    """Train once on drawn examples: the refusal says nothing of data, and comes before a charge."""
+    rng, side = np.random.default_rng(0), method.pixel_size
+    if side is None:
+        side = 8 if task.backbone is None else task.backbone.image_size
+    drawn: Any = rng.integers(0, 256, (3, side, side, 3), np.uint8)
+    if "text" in method.needs:
+        drawn = ("one", "two words", "and three words")
+    arrays = prepared_batch(method, drawn, plain_encoders(task.backbone, method.pixel_size))
+    known = {
+        name: np.arange(3) % len(of)
+        for name, of in (("labels", task.classes), ("domains", task.domains))
+    }
+    broadcast = method.broadcast(method.init_server(rng), "nobody")
+    view = ClientView(broadcast, (), method.init_client(rng, rng))
+    trainer = _SingleExamples(
+        TrainingPlan(local_steps=1, batch_size=3, learning_rate=0.1), device=task.device
+    )
+    method.client_update(view, Examples({**arrays, **known}), trainer, rng)
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
