@@ -8,14 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.contract.cases import Plugin
+from platform.contract.cases import Plugin, data_request
 from platform.data.catalogue import (
     DataRequest,
     DatasetInfo,
-    Draws,
     dataset_info,
     load_dataset,
-    user_path,
 )
 from platform.data.checking import require_every_class, require_sound
 from platform.data.dataset import Dataset, Split, content_digests
@@ -35,10 +33,7 @@ def info(plugin: Plugin) -> DatasetInfo:
 @pytest.fixture
 def asked(plugin: Plugin, pytestconfig: pytest.Config) -> DataRequest:
     """Return a run's request, with the folder of `--data-root`."""
-    root = user_path(pytestconfig.getoption("--data-root"), "--data-root")
-    root = pytestconfig.invocation_params.dir / root
-    draws = Draws(3, train_per_class=4, test_per_class=4)
-    return DataRequest(root=root, draws=draws, plugins=plugin.plugins)
+    return data_request(plugin, pytestconfig)
 
 
 @pytest.fixture

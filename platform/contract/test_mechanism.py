@@ -118,9 +118,10 @@ def test_an_upload_moves_no_further_than_is_charged(
         moved = max(float(np.linalg.norm(one)) for one in quiet)
     else:
         moved = max(float(np.linalg.norm(a - b)) for a in quiet for b in quiet)
+    said = f"without noise an upload moves by {moved:.4g}, and {row.sensitivity:.4g} is charged"
     # Rounding to the grid moves each coordinate by a step at most.
-    assert moved <= row.sensitivity * (1 + 1e-3) + 1e-4
-    assert moved > 0.5 * row.sensitivity, "the vectors that are compared do not reach it"
+    assert moved <= row.sensitivity * (1 + 1e-3) + 1e-4, f"{said}: protect must clip to less"
+    assert moved > 0.5 * row.sensitivity, f"{said}: the vectors that are compared do not reach it"
 
 
 def test_its_noise_is_that_of_its_row(
