@@ -85,9 +85,8 @@ class MeasuredSets:
 
     def tally(self, method: Method, view: ClientView, name: str) -> Tally:
         """Return the images whose class is found, and all images, of one set."""
-        test, count = self.named(name), count_right
-        if name in self.common:
-            count = self.shared.count
+        test = self.named(name)
+        count = self.shared.count if name in self.common else count_right
         return count(method, view, test), test.examples.num_examples
 
 

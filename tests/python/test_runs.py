@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sotto
-from methods import Task
+from methods import ClientView, Task
 from tests.repository._source import ROOT
 
 SMALL = {
@@ -298,21 +298,28 @@ def test_a_network_that_breaks_a_bound_is_refused_before_a_charge(two_classes, t
     assert not (tmp_path / "runs").exists()
 
 
-def test_dropout_is_off_in_predictions_and_nan_stops_the_run(two_classes, tmp_path):
+def test_dropout_is_off_in_predictions():
     from torch import nn
 
-    facts = {"data": two_classes, "storage": f"sqlite:///{tmp_path}/s.db", "progress": False}
-    settings = {"privacy": {"mechanism": "none"}, "training.learning_rate": 0.5, "rounds": 3}
-    dropping = step_by_step(lambda net, x: net.drop(x), drop=nn.Dropout(0.9))
-    assert sotto.run(dropping, **facts, **settings).accuracy == 1.0
+    made = step_by_step(lambda net, x: net.drop(x), drop=nn.Dropout(0.5))
+    network = made.module.build(None, Task(("a", "b"), (), 1))
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
+    view = ClientView(network.init_server(np.random.default_rng(0)))
+    one, again = (network.predict(view, {"pixels": pixels}, ("a", "b")) for _ in range(2))
+    assert np.array_equal(one, again) and network.module.training
+
+
+def test_predictions_that_become_nan_stop_the_run(two_classes, tmp_path):
+    made = []
 
     def spoilt(net, x):
         # Finite while the network is as it was made.
-        return x if net.last.bias.sum() == first else x * float("nan")
+        made.append(net.last.bias.sum().item())
+        return x if made[-1] == made[0] else x * float("nan")
 
     network = step_by_step(spoilt)
-    first = network.module.build(None, Task(("a", "b"), (), 1)).module.last.bias.sum()
     plan = sotto.Plan("upload_noise", rounds=2, noise_multiplier=4.0)
+    facts = {"data": two_classes, "storage": f"sqlite:///{tmp_path}/s.db", "progress": False}
     with pytest.raises(sotto.Error, match="in round 1 the method predicts NaN"):
         sotto.run(network, privacy=plan, **facts)
 
