@@ -116,12 +116,9 @@ class OwnNetwork(AveragedMethod):
         if not bool(found[0].isfinite().all() and losses.isfinite().all()):
             raise _refused(f"{kind} with scores or losses like NaN", "finite numbers")
         if not torch.allclose(found[0][0], found[1][0], rtol=1e-3, atol=1e-5):
-            named = (
-                f"{type(e).__name__} at {n}"
-                for n, e in module.named_modules()
-                if isinstance(e, _BatchNorm)
-            )
-            raise _refused(next(named, kind), "a network that treats each image of a batch alone")
+            norms = (n for n, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+            layer = next((f"{type(module.get_submodule(n)).__name__} at {n}" for n in norms), kind)
+            raise _refused(layer, "a network that treats each image of a batch alone")
         kept = dict(self.module.named_buffers())
         for name, buffer in module.named_buffers():
             if not torch.equal(buffer, kept[name]):

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from methods import Task
 from methods.interface.registry import BUILT_IN_METHODS
-from platform.config import RunConfig, Sources, parse_config
+from platform.config import RunConfig, Sources
 from platform.contract.cases import Case, Plugin
 from platform.contract.driving import RUN
 from platform.contract.examples import draw_examples
-from platform.contract.mechanisms import NAMES, THRESHOLD, build, set_stage
+from platform.contract.mechanisms import NAMES, Asked, build, configure, set_stage
 from platform.contract.test_mechanisms import ALPHA, SAMPLES
 from privacy import (
     ClientMechanism,
@@ -65,15 +65,8 @@ def configured(facts: MechanismFacts, sources: Sources, masks: bool) -> RunConfi
     """Return a small federation under the mechanism; `ConfigError` if it cannot be."""
     size = "per_sample_clipping_norm" if facts.is_in_steps else "clipping_norm"
     noise = {size: 0.5, "noise_multiplier": 1.5} if facts.claims else {}
-    tree = {
-        "name": "contract",
-        "task": {"clients": len(NAMES)},
-        "method": {"name": METHOD.method, **METHOD.options},
-        "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
-        "privacy": {"mechanism": facts.name, **noise, "noise_source": "seeded"},
-        "secure_aggregation": {"enabled": masks, "threshold": THRESHOLD},
-    }
-    return parse_config(tree, sources=sources)
+    asked = Asked(facts.name, {"mechanism": facts.name, **noise}, masks)
+    return configure(METHOD, asked, sources=sources)
 
 
 @pytest.fixture

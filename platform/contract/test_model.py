@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods import Task
 from methods.clip.adapter import Backbone
 from methods.errors import BackboneError
 from methods.interface.registry import BUILT_IN_METHODS
@@ -79,15 +78,10 @@ def test_it_is_frozen(model: Backbone) -> None:
     assert not any(parameter.requires_grad for parameter in model.image_parameters.values())
 
 
-def task_on(model: Backbone) -> Task:
-    """Return the suite's small task with this model."""
-    return replace(small_task(model), backbone=model)
-
-
 def test_a_method_on_features_trains_with_it(model: Backbone, images: NDArray[np.uint8]) -> None:
     """A method that needs features alone trains and predicts on the model's features."""
     case = Case("fedper", "fedper", BUILT_IN_METHODS, ON_FEATURES)
-    method = case.registry.build(case.method, case.config(), task_on(model))
+    method = case.registry.build(case.method, case.config(), small_task(model))
     data = draw_examples(method, 0)
     features = np.concatenate([model.encode_images(images)] * 2)[: len(data.arrays["labels"])]
     data = replace(data, arrays={**data.arrays, "features": features})
@@ -98,7 +92,7 @@ def test_a_method_with_texts_is_refused(model: Backbone) -> None:
     """A method that needs texts is refused in one sentence that names the model."""
     case = Case("promptfl", "promptfl", BUILT_IN_METHODS, {"context_tokens": 2})
     with pytest.raises(BackboneError, match=r"^task\.model\.name: ") as refused:
-        method = case.registry.build(case.method, case.config(), task_on(model))
+        method = case.registry.build(case.method, case.config(), small_task(model))
         train(method)
     assert "; valid: " in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from methods import (
@@ -207,14 +206,10 @@ def build_method(
 class _SingleExamples(LocalTrainer):
     """Trains nothing, and tries whether each example has a loss and a gradient of its own."""
 
-    def fit(
-        self, objective: Objective, parameters: Arrays, examples: Arrays, **how: Any
-    ) -> dict[str, NDArray[Any]]:
-        """Return copies of the parameters; `ConfigError` if an example's loss is not its own."""
-        tensors, batch = (
-            {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
-            for arrays in (parameters, examples)
-        )
+    def fit(self, objective: Objective, parameters: Arrays, examples: Arrays, **how: Any) -> Any:
+        """Return the parameters; `ConfigError` if an example's loss is not its own."""
+        tensors = {n: torch.tensor(a, device=self.device) for n, a in parameters.items()}
+        batch = {n: torch.tensor(a, device=self.device) for n, a in examples.items()}
         trained = [name for group in how["groups"] for name in group.names]
         alone = per_sample_gradients(objective, tensors, batch, trained=trained).losses
         with torch.no_grad():
@@ -224,24 +219,19 @@ class _SingleExamples(LocalTrainer):
                 "method.name: its loss of an example is not finite, or another one alone than in a "
                 "batch; valid: a loss of its own example, or a mechanism that clips uploads alone"
             )
-        return {name: np.array(value) for name, value in parameters.items()}
+        return dict(parameters)
 
 
 def _try_single_examples(method: Method, task: Task) -> None:
     """Train once on drawn examples: the refusal says nothing of data, and comes before a charge."""
-    rng, side = np.random.default_rng(0), method.pixel_size
-    if side is None:
-        side = 8 if task.backbone is None else task.backbone.image_size
+    rng, model = np.random.default_rng(0), task.backbone
+    side = method.pixel_size or (8 if model is None else model.image_size)
     drawn: Any = rng.integers(0, 256, (3, side, side, 3), np.uint8)
     if "text" in method.needs:
         drawn = ("one", "two words", "and three words")
-    arrays = prepared_batch(method, drawn, plain_encoders(task.backbone, method.pixel_size))
-    known = {
-        name: np.arange(3) % len(of)
-        for name, of in (("labels", task.classes), ("domains", task.domains))
-    }
-    broadcast = method.broadcast(method.init_server(rng), "nobody")
-    view = ClientView(broadcast, (), method.init_client(rng, rng))
+    arrays = prepared_batch(method, drawn, plain_encoders(model, method.pixel_size))
+    known = {"labels": np.arange(3) % len(task.classes), "domains": np.zeros(3, np.int64)}
+    view = ClientView(method.broadcast(method.init_server(rng)), (), method.init_client(rng, rng))
     trainer = _SingleExamples(
         TrainingPlan(local_steps=1, batch_size=3, learning_rate=0.1), device=task.device
     )
