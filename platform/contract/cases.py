@@ -15,7 +15,6 @@ from methods import BrokenPlugin, Registry
 from methods.interface.registry import BUILT_IN_METHODS
 from methods.plugins import DOORS, Kind, Plugins
 from platform.config import PACKAGED_CONFIGS, MethodConfig
-from platform.data.catalogue import DataRequest, Draws, user_path
 from platform.experiment.method_building import validate_options
 
 PRESETS: Final = PACKAGED_CONFIGS / "methods"
@@ -109,14 +108,6 @@ class Plugin:
 def plugins_of_kind(plugins: Plugins, kind: Kind) -> tuple[Plugin, ...]:
     """Return one case per plug-in of a kind."""
     return tuple(Plugin(kind, name, plugins) for name in plugins.of(kind))
-
-
-def data_request(plugin: Plugin, config: pytest.Config) -> DataRequest:
-    """Return a run's request of a data set, with the folder of `--data-root`."""
-    root = user_path(config.getoption("--data-root"), "--data-root")
-    draws = Draws(3, train_per_class=4, test_per_class=4)
-    root = config.invocation_params.dir / root
-    return DataRequest(root=root, draws=draws, plugins=plugin.plugins)
 
 
 @cache

@@ -16,7 +16,6 @@ from platform.contract.cases import (
     Case,
     Plugin,
     all_cases,
-    data_request,
     mark_undrawn,
     methods_of,
     own_methods,
@@ -26,8 +25,7 @@ from platform.contract.cases import (
 from platform.contract.driving import quick_folder, train
 from platform.contract.examples import frozen, random_backbone, small_task
 from platform.contract.plugin import RULE, chosen_folder, rule_of
-from platform.data.catalogue import load_dataset
-from platform.errors import ConfigError, PlatformError
+from platform.errors import PlatformError
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -79,18 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in empty]
     config.hook.pytest_deselected(items=empty)
     mark_undrawn(item for item in items if item.path.parent == HERE)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse in one sentence a data set whose files are missing; all its tests need them."""
-    calls = [item.callspec for item in session.items if hasattr(item, "callspec")]
-    for plugin in {call.params.get("plugin") for call in calls}:
-        if isinstance(plugin, Plugin) and plugin.kind == "dataset":
-            try:
-                load_dataset(plugin.name, data_request(plugin, session.config))
-            except ConfigError as error:
-                if str(error).startswith("task.root: "):
-                    raise pytest.UsageError(f"--data-root, {error}") from error
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.contract.cases import Plugin, data_request
+from platform.contract.cases import Plugin
 from platform.data.catalogue import (
     DataRequest,
     DatasetInfo,
+    Draws,
     dataset_info,
     load_dataset,
+    user_path,
 )
 from platform.data.checking import require_every_class, require_sound
 from platform.data.dataset import Dataset, Split, content_digests
@@ -33,13 +35,21 @@ def info(plugin: Plugin) -> DatasetInfo:
 @pytest.fixture
 def asked(plugin: Plugin, pytestconfig: pytest.Config) -> DataRequest:
     """Return a run's request, with the folder of `--data-root`."""
-    return data_request(plugin, pytestconfig)
+    root = user_path(pytestconfig.getoption("--data-root"), "--data-root")
+    root = pytestconfig.invocation_params.dir / root
+    draws = Draws(3, train_per_class=4, test_per_class=4)
+    return DataRequest(root=root, draws=draws, plugins=plugin.plugins)
 
 
 @pytest.fixture
 def dataset(plugin: Plugin, asked: DataRequest) -> Dataset:
-    """Return the whole data set."""
-    return load_dataset(plugin.name, asked)
+    """Return the whole data set; without its files no test can run, and the suite ends."""
+    try:
+        return load_dataset(plugin.name, asked)
+    except ConfigError as error:
+        if str(error).startswith("task.root: "):
+            pytest.exit(f"--data-root, {error}", returncode=4)
+        raise
 
 
 def sides(dataset: Dataset) -> tuple[Split, Split]:
