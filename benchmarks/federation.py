@@ -5,6 +5,9 @@ An engine with TLS connects them, or a relay on this machine (`local`). The benc
 holder in the second round and starts it again afterwards. At the end the coordinator shows a table.
 
     python benchmarks/federation.py [--engine local | nvflare | flower] [--folder DIR]
+    python benchmarks/federation.py --transport NAME --plugins DIR
+
+With a transport of one's own, one relay sends to an address of each holder, where another listens.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from pathlib import Path
 import yaml
 from PIL import Image
 
+from methods.plugins import Plugins
 from platform.config import load_config
 from platform.data.shapes import shapes_dataset
+from platform.relay.transports import transport_named
 
 CONFIG = "federation"
 VICTIM = "west"
@@ -87,6 +92,25 @@ def local(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None
     finally:
         relay.terminate()
         relay.wait()
+
+
+@contextmanager
+def over_transport(
+    hub: Path, sockets: Mapping[str, Path], folder: Path, *, name: str, plugins: Path
+) -> Iterator[None]:
+    """A transport of the user: two relays between the hub and each holder, on this machine."""
+    given = ("--transport", name, "--plugins", plugins)
+    places = transport_named(name, Plugins(plugins)).local_addresses(len(sockets))
+    to = dict(zip(sockets, places, strict=True))
+    lines = [sotto("platform.relay", sockets[n], "--serve", to[n], *given) for n in sockets]
+    lines.append(sotto("platform.relay", hub, *(f"{n}={at}" for n, at in to.items()), *given))
+    relays = [subprocess.Popen(line) for line in lines]
+    try:
+        yield
+    finally:
+        for relay in relays:
+            relay.terminate()
+            relay.wait()
 
 
 def engine(name: str) -> Engine:
@@ -159,7 +183,7 @@ def follow(coordinator: subprocess.Popen[str], holders: Holders) -> dict[str, ob
     raise SystemExit(f"the coordinator ended with code {coordinator.wait()}")
 
 
-def hold(folder: Path, name: str) -> None:
+def hold(folder: Path, name: str, connects: Engine) -> None:
     """Hold one federation, from empty folders to its report."""
     section = load_config(Path(CONFIG)).federation
     if section is None:
@@ -185,7 +209,7 @@ def hold(folder: Path, name: str) -> None:
         )
         stack.callback(coordinator.wait)
         stack.callback(coordinator.terminate)
-        stack.enter_context(engine(name)(hub, holders.sockets, folder / "engine"))
+        stack.enter_context(connects(hub, holders.sockets, folder / "engine"))
         print(f"{name}: connected after {time.perf_counter() - started:.1f} s", flush=True)
         summary = follow(coordinator, holders)
     run_id = str(summary["run_id"])
@@ -199,13 +223,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("local", "nvflare", "flower"), default="local")
     parser.add_argument("--folder", type=Path, help="where to work; the default is deleted at exit")
+    parser.add_argument("--transport", help="a plug-in of --plugins, in place of an engine")
+    parser.add_argument("--plugins", type=Path, help="its folder")
     options = parser.parse_args()
+    if (options.transport is None) is not (options.plugins is None):
+        parser.error("--transport and --plugins go together")
+    if options.transport is None:
+        name, connects = options.engine, engine(options.engine)
+    else:
+        name, plugins = options.transport, options.plugins.resolve()
+        connects = partial(over_transport, name=name, plugins=plugins)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with ExitStack() as stack:
         folder = options.folder
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sotto")))
-        hold(folder.resolve(), options.engine)
+        hold(folder.resolve(), name, connects)
 
 
 if __name__ == "__main__":

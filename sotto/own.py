@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
 import torch
-from opacus.validators import ModuleValidator
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from methods import MethodError
 from methods.interface import method as m
@@ -37,19 +39,16 @@ def averaged(
     Args:
         module: Maps images of shape (B, 3, size, size), with values from 0 to 1, to scores of
             shape (B, C) for the task's C classes. It trains from its present parameters, and is not
-            changed. No layer may join the images of a batch, as batch normalisation does.
+            changed. It may neither join the images of a batch, as batch normalisation does, nor
+            keep anything of them in a buffer. It predicts as after `eval()`.
         loss: From scores (B, C) and labels (B,) to one loss for each image, (B,). None is
             cross-entropy.
         size: Side of the images in pixels.
         name: The method's name in configurations and records.
 
     Raises:
-        Error: The module has a layer that joins images, or nothing to train.
+        Error: The module has nothing to train, or the name is no name.
     """
-    for path, layer in module.named_modules():
-        if not list(layer.children()) and ModuleValidator.validate(layer, strict=False):
-            where = f"{type(layer).__name__} at {path or 'its root'}"
-            raise invalid("module", where, "layers that treat each image alone")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise invalid(
             "module", type(module).__name__, "one with parameters that require a gradient"
@@ -78,6 +77,10 @@ class Config:
     """No options."""
 
 
+def _refused(module: str, valid: str) -> MethodError:
+    return MethodError(f"module: {module!r} is not valid; valid: {valid}")
+
+
 def _cross_entropies(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores, labels, reduction="none")
 
@@ -94,17 +97,37 @@ class OwnNetwork(AveragedMethod):
     closed_classes = True
 
     def __post_init__(self) -> None:
-        """Try the network and its loss on one image."""
+        """Try a copy of the network, and its loss, on images that are drawn."""
         side, device, classes = self.pixel_size, self.task.device, len(self.task.classes)
-        with torch.no_grad():
-            image = torch.zeros((1, 3, side, side), device=device)
-            found = self._scores(dict(self.module.named_parameters()), image)
-            if found.shape != (1, classes):
+        drawn = torch.from_numpy(np.random.default_rng(0).random((2, 3, 3, side, side), np.float32))
+        # One image beside others, with the same draws of dropout.
+        drawn[1, 0] = drawn[0, 0]
+        module, kind, found = deepcopy(self.module), type(self.module).__name__, list[Tensor]()
+        with torch.no_grad(), torch.random.fork_rng([] if device == "cpu" else [device]):
+            for images in drawn.to(device):
+                torch.manual_seed(0)
+                found.append(module(images))
+            if found[0].shape != (3, classes):
                 raise MethodError(
-                    f"module: {type(self.module).__name__} gives scores of shape "
-                    f"{tuple(found.shape)} for one image; valid: (1, {classes}), one for each class"
+                    f"module: {kind} gives scores of shape {tuple(found[0].shape)} for 3 images; "
+                    f"valid: (3, {classes}), one for each image and class"
                 )
-            self._losses_of(found, torch.zeros(1, dtype=torch.int64, device=device))
+            losses = self._losses_of(found[0], torch.zeros(3, dtype=torch.int64, device=device))
+        if not bool(found[0].isfinite().all() and losses.isfinite().all()):
+            raise _refused(f"{kind} with scores or losses like NaN", "finite numbers")
+        if not torch.allclose(found[0][0], found[1][0], rtol=1e-3, atol=1e-5):
+            norms = (n for n, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+            layer = next((f"{type(module.get_submodule(n)).__name__} at {n}" for n in norms), kind)
+            raise _refused(layer, "a network that treats each image of a batch alone")
+        kept = dict(self.module.named_buffers())
+        for name, buffer in module.named_buffers():
+            if not torch.equal(buffer, kept[name]):
+                raise _refused(f"{kind}.{name}", "buffers that images do not change")
+
+    @cached_property
+    def _predicting(self) -> nn.Module:
+        # Without dropout; the network itself stays in the mode that the program chose.
+        return deepcopy(self.module).eval()
 
     @property
     def _trained(self) -> dict[str, nn.Parameter]:
@@ -129,7 +152,8 @@ class OwnNetwork(AveragedMethod):
         """Return the loss that was given."""
 
         def losses(parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-            scores = self._scores(parameters, batch["pixels"].to(torch.float32) / 255.0)
+            pixels = batch["pixels"].to(torch.float32) / 255.0
+            scores = functional_call(self.module, dict(parameters), (pixels,))
             return self._losses_of(scores, batch["labels"])
 
         return BatchObjective(losses)
@@ -144,12 +168,9 @@ class OwnNetwork(AveragedMethod):
         with torch.no_grad():
             for some in blocks({"pixels": batch["pixels"]}, ROWS):
                 pixels = torch.from_numpy(np.array(some["pixels"])).to(device)
-                pieces.append(self._scores(parameters, pixels.to(torch.float32) / 255.0))
+                given = (pixels.to(torch.float32) / 255.0,)
+                pieces.append(functional_call(self._predicting, parameters, given))
         found: m.Logits = torch.cat(pieces)[:, columns].cpu().numpy().astype(np.float32)
-        return found
-
-    def _scores(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        found: Tensor = functional_call(self.module, dict(parameters), (images,))
         return found
 
     def _losses_of(self, scores: Tensor, labels: Tensor) -> Tensor:

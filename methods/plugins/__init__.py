@@ -67,6 +67,12 @@ _OURS: Final = ("methods", "platform", "privacy", "sotto", "storage")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _LONGEST: Final = 240
 """An error message repeats at most this many characters of another."""
+_NOT_ALONE: Final = {
+    "random operation": "draws at random, as dropout does",
+    ".item()": "reads a number out of a tensor, or branches on one",
+    "inplace arithmetic": "writes into a tensor that outlives the batch, such as a buffer",
+}
+"""What code does that `torch.func.vmap` cannot run, by a part of torch's message."""
 
 
 @dataclass(frozen=True)
@@ -360,23 +366,32 @@ def calling(source: Outside, function: str) -> Iterator[None]:
             raise
         raise BrokenPlugin(
             f"{DOORS[source.kind].key}: {source.name!r} is {source.where}, and its {function} "
-            f"raised {_shown(error)}; {_remedy(source, error)}"
+            f"{_failing(source, error)}"
         ) from error
 
 
-def _remedy(source: Outside, error: BaseException) -> str:
-    """Return where to look: the innermost line of the plug-in, else of no library."""
-    frames = traceback.extract_tb(error.__traceback__)
+def _failing(source: Outside, error: Exception) -> str:
+    """Return what failed, and where to look: the innermost line of the plug-in, else no library."""
+    frames = list(traceback.walk_tb(error.__traceback__))
     library = (sysconfig.get_paths()["stdlib"], *map(str, (_ROOT / name for name in _OURS)))
-    mapped = any(frame.filename.endswith("vmap.py") for frame in frames)
-    alone = ", which torch.func.vmap runs on one image at a time" if mapped else ""
-    for frame in reversed(frames):
-        path = frame.filename
+    remedy = f"a library raised it after the {source.kind}'s own lines, so correct what it names"
+    for frame, line in reversed(frames):
+        path = frame.f_code.co_filename
         is_other = "-packages" in path or path.startswith((*library, "<frozen"))
         if path == str(source.file) or (source.file is None and not is_other):
-            return f"correct {frame.name}, line {frame.lineno} of {Path(path).name}{alone}"
+            remedy = f"correct {frame.f_code.co_name}, line {line} of {Path(path).name}"
+            break
+    if not any(frame.f_code.co_filename.endswith("vmap.py") for frame, _ in frames):
+        return f"raised {_shown(error)}; {remedy}"
+    reasons = [reason for part, reason in _NOT_ALONE.items() if part in str(error)]
+    if not reasons:
+        return f"raised {_shown(error)}; {remedy}, which runs on one image at a time"
+    selves = [type(frame.f_locals.get("self")) for frame, _ in frames]
+    layers = [kind.__name__ for kind in selves if hasattr(kind, "named_modules")]
     return (
-        f"a library raised it after the {source.kind}'s own lines{alone}, so correct what it names"
+        f"gives no gradient of each image alone, which privacy.per_sample_clipping_norm bounds: "
+        f"{layers[-1] if layers else 'it'} {reasons[0]}; {remedy}, or take a mechanism that clips "
+        "uploads alone, such as upload_noise"
     )
 
 

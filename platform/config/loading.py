@@ -4,9 +4,10 @@
 configuration, or, ending in `.yaml` or `.yml`, a file below the folder of the file that names it.
 Sections are merged key by key; any other value, a list or null as well, replaces that of the base.
 
-Dotted overrides come after all files. Two keys change more than themselves, before all other
-changes: another `method.name` brings its whole preset, and the program names the options that this
-drops before the run; `privacy.mechanism: none` drops the keys that mean nothing without noise.
+Dotted overrides come after all files. Three keys change more than themselves, before all other
+changes: another `method.name` brings its whole preset, and another `task.dataset` drops what is
+said of the former data set; the program names what is dropped before the run.
+`privacy.mechanism: none` drops the keys that mean nothing without noise.
 
 `configs/references` holds the settings of published runs whose code differs from the paper. In a
 paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that table, and
@@ -64,6 +65,10 @@ _WITHOUT_NOISE: Final = {
     "pool": ("clipping_norm",),
 }
 """Keys that mean nothing without a mechanism, by section."""
+_OF_A_DATASET: Final = frozenset(
+    {"layout", "class_names", "domains", "test_per_class", "senses", "held_out_domain"}
+)
+"""Keys of `task` that speak of one data set."""
 KEYS: Final = ("same_as", "all", "methods")
 SUFFIX: Final = "-published"
 _TABLE: Final = re.compile(r"(table-\d+)-\w+")
@@ -109,6 +114,18 @@ def _method_section(
         f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
     )
     return preset, [remark]
+
+
+def _task_section(before: Any, name: Any, given: Container[str]) -> tuple[Any, list[str]]:
+    """Return the section of a task with another data set, and what that drops; keep `given`."""
+    former = before.get("dataset") if isinstance(before, dict) else None
+    if former in (None, name):
+        return before, []
+    gone = {k: v for k, v in before.items() if k in _OF_A_DATASET and k not in given}
+    kept = {key: value for key, value in before.items() if key not in gone}
+    told = ", ".join(f"{key}: {value}" for key, value in gone.items())
+    remark = f"task.dataset: {name} takes the place of {former}, so these keys are dropped: {told}"
+    return kept, [remark] if gone else []
 
 
 def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
@@ -303,13 +320,21 @@ def _apply(
     for text in texts:
         with faults:
             overrides.append(_parse_override(text))
-    given = [path[1] for path, _ in overrides if path[0] == "method" and len(path) == 2]
+    given = {
+        section: [path[1] for path, _ in overrides if path[0] == section and len(path) == 2]
+        for section in ("method", "task")
+    }
     for path, value in overrides:
         if path == ("method", "name"):
             with faults:
-                tree["method"], dropped = _method_section(tree.get("method"), value, given, sources)
+                tree["method"], dropped = _method_section(
+                    tree.get("method"), value, given["method"], sources
+                )
                 remarks += dropped
         else:
+            if path == ("task", "dataset"):
+                tree["task"], dropped = _task_section(tree.get("task"), value, given["task"])
+                remarks += dropped
             if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
             rest.append((path, value))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from methods import Arrays, Examples, Method, Task, Visibility
-from platform.config import RunConfig, parse_config
+from platform.config import RunConfig, Sources, parse_config
 from platform.contract.cases import Case
 from platform.contract.driving import RUN, Setting, a_plan, clients_of, transport_to
 from platform.experiment.method_building import build_method
@@ -94,7 +94,9 @@ ASKED = (
 )
 
 
-def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
+def configure(
+    case: Case, asked: Asked, *overrides: str, sources: Sources | None = None
+) -> RunConfig:
     """Return the configuration of a small federation under this mechanism."""
     tree = {
         "name": "contract",
@@ -106,7 +108,7 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
         # The default minimum is too large for so few clients.
         "pool": {"minimum": 2},
     }
-    return parse_config(tree, overrides)
+    return parse_config(tree, overrides, sources)
 
 
 def build(case: Case, config: RunConfig, task: Task) -> Method:

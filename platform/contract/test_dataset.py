@@ -43,8 +43,13 @@ def asked(plugin: Plugin, pytestconfig: pytest.Config) -> DataRequest:
 
 @pytest.fixture
 def dataset(plugin: Plugin, asked: DataRequest) -> Dataset:
-    """Return the whole data set."""
-    return load_dataset(plugin.name, asked)
+    """Return the whole data set; without its files no test can run, and the suite ends."""
+    try:
+        return load_dataset(plugin.name, asked)
+    except ConfigError as error:
+        if str(error).startswith("task.root: "):
+            pytest.exit(f"--data-root, {error}", returncode=4)
+        raise
 
 
 def sides(dataset: Dataset) -> tuple[Split, Split]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, get_args, get_type_hints
 
 import numpy as np
@@ -105,17 +103,6 @@ def test_the_method_says_what_it_is(case: Case) -> None:
     assert set(info.options) == {
         f.name for f in dataclasses.fields(case.registry.config_type(case.method))
     }
-
-
-def test_the_method_is_one_file(case: Case) -> None:
-    """A method is one file, and its preset has the same name."""
-    preset = case.registry.preset(case.method)
-    if preset is not None:
-        assert preset.is_file()
-        assert preset.with_suffix(".py").is_file()
-        return
-    folders = [Path(p) for p in importlib.import_module(case.registry.package).__path__]
-    assert sum((folder / f"{case.method}.py").is_file() for folder in folders) == 1
 
 
 NEEDS: Final = frozenset(get_args(Need))

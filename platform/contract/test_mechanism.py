@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from methods import Task
 from methods.interface.registry import BUILT_IN_METHODS
-from platform.config import RunConfig, Sources, parse_config
+from platform.config import RunConfig, Sources
 from platform.contract.cases import Case, Plugin
 from platform.contract.driving import RUN
 from platform.contract.examples import draw_examples
-from platform.contract.mechanisms import NAMES, THRESHOLD, build, set_stage
+from platform.contract.mechanisms import NAMES, Asked, build, configure, set_stage
 from platform.contract.test_mechanisms import ALPHA, SAMPLES
 from privacy import (
     ClientMechanism,
@@ -65,15 +65,8 @@ def configured(facts: MechanismFacts, sources: Sources, masks: bool) -> RunConfi
     """Return a small federation under the mechanism; `ConfigError` if it cannot be."""
     size = "per_sample_clipping_norm" if facts.is_in_steps else "clipping_norm"
     noise = {size: 0.5, "noise_multiplier": 1.5} if facts.claims else {}
-    tree = {
-        "name": "contract",
-        "task": {"clients": len(NAMES)},
-        "method": {"name": METHOD.method, **METHOD.options},
-        "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
-        "privacy": {"mechanism": facts.name, **noise, "noise_source": "seeded"},
-        "secure_aggregation": {"enabled": masks, "threshold": THRESHOLD},
-    }
-    return parse_config(tree, sources=sources)
+    asked = Asked(facts.name, {"mechanism": facts.name, **noise}, masks)
+    return configure(METHOD, asked, sources=sources)
 
 
 @pytest.fixture
@@ -118,9 +111,10 @@ def test_an_upload_moves_no_further_than_is_charged(
         moved = max(float(np.linalg.norm(one)) for one in quiet)
     else:
         moved = max(float(np.linalg.norm(a - b)) for a in quiet for b in quiet)
+    said = f"without noise an upload moves by {moved:.4g}, and {row.sensitivity:.4g} is charged"
     # Rounding to the grid moves each coordinate by a step at most.
-    assert moved <= row.sensitivity * (1 + 1e-3) + 1e-4
-    assert moved > 0.5 * row.sensitivity, "the vectors that are compared do not reach it"
+    assert moved <= row.sensitivity * (1 + 1e-3) + 1e-4, f"{said}: protect must clip to less"
+    assert moved > 0.5 * row.sensitivity, f"{said}: the vectors that are compared do not reach it"
 
 
 def test_its_noise_is_that_of_its_row(

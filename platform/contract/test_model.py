@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods import Task
 from methods.clip.adapter import Backbone
 from methods.errors import BackboneError
 from methods.interface.registry import BUILT_IN_METHODS
@@ -47,19 +46,21 @@ def test_features_are_finite_and_of_length_one(model: Backbone, images: NDArray[
     found = model.encode_images(images)
     assert found.shape == (6, model.embed_dim)
     assert found.dtype == np.float32
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=1e-4)
+    lengths = np.linalg.norm(found, axis=1)
+    assert np.allclose(lengths, 1.0, atol=1e-4), f"the features have the lengths {lengths}"
 
 
 def test_an_image_is_encoded_by_itself(model: Backbone, images: NDArray[np.uint8]) -> None:
     """An image has the same features alone as in a batch."""
     together, alone = model.encode_images(images), model.encode_images(images[2:3])
-    np.testing.assert_allclose(together[2:3], alone, atol=1e-4)
+    moved = np.abs(together[2] - alone[0]).max()
+    assert moved <= 1e-4, f"beside other images an image's features move by {moved:.2g}"
 
 
 def test_images_differ(model: Backbone, images: NDArray[np.uint8]) -> None:
     """Different images have different features."""
     found = model.encode_images(images)
-    assert np.abs(found[0] - found[1]).max() > 1e-6
+    assert np.abs(found[0] - found[1]).max() > 1e-6, "two images have the same features"
 
 
 def test_it_is_the_same_each_time(
@@ -67,9 +68,9 @@ def test_it_is_the_same_each_time(
 ) -> None:
     """A model that is loaded again has the same weights and gives the same features."""
     first, again = model.encode_images(images), loaded(plugin)
-    assert np.array_equal(first, model.encode_images(images))
-    assert again.fingerprint == model.fingerprint
-    np.testing.assert_allclose(again.encode_images(images), first, atol=1e-5)
+    assert np.array_equal(first, model.encode_images(images)), "the second features are others"
+    assert again.fingerprint == model.fingerprint, "load gives other weights the second time"
+    assert np.allclose(again.encode_images(images), first, atol=1e-5), "loaded again, it differs"
 
 
 def test_it_is_frozen(model: Backbone) -> None:
@@ -77,15 +78,10 @@ def test_it_is_frozen(model: Backbone) -> None:
     assert not any(parameter.requires_grad for parameter in model.image_parameters.values())
 
 
-def task_on(model: Backbone) -> Task:
-    """Return the suite's small task with this model."""
-    return replace(small_task(model), backbone=model)
-
-
 def test_a_method_on_features_trains_with_it(model: Backbone, images: NDArray[np.uint8]) -> None:
     """A method that needs features alone trains and predicts on the model's features."""
     case = Case("fedper", "fedper", BUILT_IN_METHODS, ON_FEATURES)
-    method = case.registry.build(case.method, case.config(), task_on(model))
+    method = case.registry.build(case.method, case.config(), small_task(model))
     data = draw_examples(method, 0)
     features = np.concatenate([model.encode_images(images)] * 2)[: len(data.arrays["labels"])]
     data = replace(data, arrays={**data.arrays, "features": features})
@@ -96,7 +92,7 @@ def test_a_method_with_texts_is_refused(model: Backbone) -> None:
     """A method that needs texts is refused in one sentence that names the model."""
     case = Case("promptfl", "promptfl", BUILT_IN_METHODS, {"context_tokens": 2})
     with pytest.raises(BackboneError, match=r"^task\.model\.name: ") as refused:
-        method = case.registry.build(case.method, case.config(), task_on(model))
+        method = case.registry.build(case.method, case.config(), small_task(model))
         train(method)
     assert "; valid: " in str(refused.value)
     assert "\n" not in str(refused.value)

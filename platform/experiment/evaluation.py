@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples
-from platform.errors import ClientsSilent
+from platform.errors import ClientsSilent, RunStopped
 from platform.parties.scoring import (
     LOCAL,
     OWN,
@@ -43,6 +43,7 @@ from platform.wire.outside_rounds import (
     encode_examination,
 )
 from platform.wire.transport import ClientId
+from privacy import NonFiniteUpdate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,8 @@ def measure_round(
     """Return the accuracies of a round's document, before clients personalise.
 
     They are on the clients' own images only, unless validation may choose this round; null in
-    rounds that are not measured. `ClientsSilent` if a client cannot be heard, or has gone on.
+    rounds that are not measured. `ClientsSilent` if a client cannot be heard, or has gone on;
+    `RunStopped` if the method predicts NaN.
     """
     every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
     if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:
@@ -200,7 +202,10 @@ def measure_round(
         protocol, tests = protocol if plan.everything else "client_mean", (LOCAL,)
     names = (*tests, *((VALIDATION,) if plan.validation else ()))
     committed = {client: after.committed.get(client) for client in plan.measured}
-    scores = examine(run, after.state, committed, names)
+    try:
+        scores = examine(run, after.state, committed, names)
+    except NonFiniteUpdate as error:
+        raise RunStopped(f"run {run.run_id}: in round {round_number} {error}") from error
     gone = [client for client, s in scores.items() if s.after != committed[client]]
     if gone:
         raise ClientsSilent(

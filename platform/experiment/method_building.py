@@ -13,8 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import torch
 
 from methods import (
+    Arrays,
     ClientView,
     CountsUpTo,
     CountsWith,
@@ -37,9 +39,11 @@ from platform.config.loading import options_of, server_optimizer_of, validate_op
 from platform.config.run import ROLES, name_in, origins_of, recorded_origins
 from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
+from platform.data.preparing import plain_encoders, prepared_batch
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.evaluation import EvaluationPlan
 from platform.mechanisms import Mechanism
+from privacy.training import LocalTrainer, Objective, TrainingPlan, per_sample_gradients
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -122,7 +126,44 @@ def build_method(
         raise ConfigError(str(error)) from error
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in options_of(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
+    if source is not None and privacy.per_sample_clipping_norm is not None:
+        _try_single_examples(method, task)
     return method
+
+
+class _SingleExamples(LocalTrainer):
+    """Trains nothing, and tries whether each example has a loss and a gradient of its own."""
+
+    def fit(self, objective: Objective, parameters: Arrays, examples: Arrays, **how: Any) -> Any:
+        """Return the parameters; `ConfigError` if an example's loss is not its own."""
+        tensors = {n: torch.tensor(a, device=self.device) for n, a in parameters.items()}
+        batch = {n: torch.tensor(a, device=self.device) for n, a in examples.items()}
+        trained = [name for group in how["groups"] for name in group.names]
+        alone = per_sample_gradients(objective, tensors, batch, trained=trained).losses
+        with torch.no_grad():
+            together = objective.losses(tensors, objective.encode(tensors), batch)
+        if not torch.allclose(alone, together, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                "method.name: its loss of an example is not finite, or another one alone than in a "
+                "batch; valid: a loss of its own example, or a mechanism that clips uploads alone"
+            )
+        return dict(parameters)
+
+
+def _try_single_examples(method: Method, task: Task) -> None:
+    """Train once on drawn examples: the refusal says nothing of data, and comes before a charge."""
+    rng, model = np.random.default_rng(0), task.backbone
+    side = method.pixel_size or (8 if model is None else model.image_size)
+    drawn: Any = rng.integers(0, 256, (3, side, side, 3), np.uint8)
+    if "text" in method.needs:
+        drawn = ("one", "two words", "and three words")
+    arrays = prepared_batch(method, drawn, plain_encoders(model, method.pixel_size))
+    known = {"labels": np.arange(3) % len(task.classes), "domains": np.zeros(3, np.int64)}
+    view = ClientView(method.broadcast(method.init_server(rng)), (), method.init_client(rng, rng))
+    trainer = _SingleExamples(
+        TrainingPlan(local_steps=1, batch_size=3, learning_rate=0.1), device=task.device
+    )
+    method.client_update(view, Examples({**arrays, **known}), trainer, rng)
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays, ClientView, Examples, Method
 from platform.wire.outside_rounds import Tally
+from privacy import NonFiniteUpdate
 
 LOCAL: Final = "local"
 """Name of the test images of a client's accuracy: its own, or those of all clients."""
@@ -84,14 +85,15 @@ class MeasuredSets:
 
     def tally(self, method: Method, view: ClientView, name: str) -> Tally:
         """Return the images whose class is found, and all images, of one set."""
-        test, count = self.named(name), count_right
-        if name in self.common:
-            count = self.shared.count
+        test = self.named(name)
+        count = self.shared.count if name in self.common else count_right
         return count(method, view, test), test.examples.num_examples
 
 
-def count_right(method: Method, view: ClientView, test: EvaluationSet) -> int:
-    """Return number of test images whose largest logit is at their label.
+def count_right(
+    method: Method, view: ClientView, test: EvaluationSet, *, refuses_nan: bool = True
+) -> int:
+    """Return number of test images whose largest logit is at their label; `NonFiniteUpdate` on NaN.
 
     The images are predicted in blocks of 512 rows, which bounds the memory and changes nothing: a
     prediction depends on its own image only.
@@ -99,13 +101,16 @@ def count_right(method: Method, view: ClientView, test: EvaluationSet) -> int:
     right = 0
     for labels, batch in _blocks(test.examples):
         logits = method.predict(view, batch, test.classes)
+        if refuses_nan and np.isnan(logits).any():
+            raise NonFiniteUpdate("the method predicts NaN; valid: numbers")
         right += int(np.count_nonzero(logits.argmax(axis=1) == labels))
     return right
 
 
 def accuracy(method: Method, view: ClientView, test: EvaluationSet) -> float:
     """Return share of test images whose class is found, in [0, 1]."""
-    return count_right(method, view, test) / test.examples.num_examples
+    # It may be released, and an error that depends on an image would tell of it.
+    return count_right(method, view, test, refuses_nan=False) / test.examples.num_examples
 
 
 def mean_weights(

@@ -21,6 +21,10 @@ def test_the_suites_pass_on_one_of_each_kind(tmp_path: Path):
     assert code == 0, said[-4000:]
     assert " skipped" not in said
     assert int(said.split(" passed")[0].split()[-1]) >= 27
+    code, said = run_from(
+        tmp_path, "--plugins", ".", "--data-root", "models", "-k", "test_dataset.py"
+    )
+    assert code == 4 and "--data-root, task.root: own_dataset" in said and "Traceback" not in said
 
 
 FAULTS = {

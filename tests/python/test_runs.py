@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import sotto
+from methods import ClientView, Task
 from tests.repository._source import ROOT
 
 SMALL = {
@@ -232,17 +233,95 @@ def test_a_mistake_in_it_names_function_and_remedy(storage, two_classes):
 
     wrong = {
         "correct forward, line": sotto.averaged(Broken(), size=8),
-        "(1, 5)": linear(5),
+        "(3, 5)": linear(5),
         'reduction="none"': linear(loss=functional.cross_entropy),
     }
     for words, method in wrong.items():
         with pytest.raises(sotto.Error) as caught:
             sotto.run(method, **facts)
         assert words in str(caught.value) and "\n" not in str(caught.value)
-    for module in (nn.BatchNorm2d(3), nn.Flatten()):
+    with pytest.raises(sotto.Error) as caught:
+        sotto.averaged(nn.Flatten())
+    assert caught.value.field == "module"
+
+
+def step_by_step(step, **members):
+    """A network of which `step` changes the flat images."""
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = nn.Linear(192, 2)
+            self.register_buffer("seen", nn.Parameter().new_zeros(()))
+            for name, layer in members.items():
+                setattr(self, name, layer)
+
+        def forward(self, images):
+            return self.last(step(self, images.flatten(1)))
+
+    return sotto.averaged(Net(), size=8)
+
+
+def keeping(net, x):
+    net.seen += x.sum()
+    return x
+
+
+def test_a_network_that_breaks_a_bound_is_refused_before_a_charge(two_classes, tmp_path):
+    from torch import nn
+
+    plans = {
+        "upload": sotto.Plan("upload_noise", rounds=2, noise_multiplier=4.0),
+        "steps": sotto.Plan(
+            "dp_sgd", rounds=2, noise_multiplier=1.0, sampling_probability=0.5, steps=1
+        ),
+    }
+    wrong = [
+        ("upload", "image of a batch", step_by_step(lambda net, x: x - x.mean(0))),
+        (
+            "upload",
+            "BatchNorm1d at norm",
+            step_by_step(lambda n, x: n.norm(x), norm=nn.BatchNorm1d(192)),
+        ),
+        ("upload", "Net.seen", step_by_step(keeping)),
+        ("upload", "NaN", step_by_step(lambda net, x: x / 0)),
+        ("steps", "Dropout draws", step_by_step(lambda net, x: net.drop(x), drop=nn.Dropout(0.5))),
+        ("steps", "Net reads", step_by_step(lambda net, x: x if x.sum().item() else -x)),
+    ]
+    facts = {"data": two_classes, "storage": f"sqlite:///{tmp_path}/runs/s.db", "progress": False}
+    for plan, words, network in wrong:
         with pytest.raises(sotto.Error) as caught:
-            sotto.averaged(module)
-        assert caught.value.field == "module"
+            sotto.run(network, privacy=plans[plan], **facts)
+        said = str(caught.value)
+        assert words in said and "vmap" not in said and "\n" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dropout_is_off_in_predictions():
+    from torch import nn
+
+    made = step_by_step(lambda net, x: net.drop(x), drop=nn.Dropout(0.5))
+    network = made.module.build(None, Task(("a", "b"), (), 1))
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
+    view = ClientView(network.init_server(np.random.default_rng(0)))
+    one, again = (network.predict(view, {"pixels": pixels}, ("a", "b")) for _ in range(2))
+    assert np.array_equal(one, again) and network.module.training
+
+
+def test_predictions_that_become_nan_stop_the_run(two_classes, tmp_path):
+    made = []
+
+    def spoilt(net, x):
+        # Finite while the network is as it was made.
+        made.append(net.last.bias.sum().item())
+        return x if made[-1] == made[0] else x * float("nan")
+
+    network = step_by_step(spoilt)
+    plan = sotto.Plan("upload_noise", rounds=2, noise_multiplier=4.0)
+    facts = {"data": two_classes, "storage": f"sqlite:///{tmp_path}/s.db", "progress": False}
+    with pytest.raises(sotto.Error, match="in round 1 the method predicts NaN"):
+        sotto.run(network, privacy=plan, **facts)
 
 
 @pytest.mark.parametrize("name", ["methods", "privacy", "storage"])

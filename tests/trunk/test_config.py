@@ -145,6 +145,18 @@ def test_what_another_name_drops_is_said(sources):
 
 
 @pytest.mark.parametrize("swap", [False, True])
+def test_another_data_set_drops_what_is_said_of_the_former_one(swap):
+    task = {"dataset": "homonyms", "domains": ["real"], "test_per_class": 9, "clients": 7}
+    tree = {**MINIMAL, "task": task}
+    overrides = ["task.dataset=shapes", "task.test_per_class=11"]
+    config = parse_config(tree, overrides[::-1] if swap else overrides)
+    assert (config.task.domains, config.task.test_per_class, config.task.clients) == (None, 11, 7)
+    assert config.remarks[0].endswith(": domains: ['real']")
+    same = parse_config(tree, ["task.dataset=homonyms"])
+    assert same.task.domains == ("real",) and same.remarks == ()
+
+
+@pytest.mark.parametrize("swap", [False, True])
 def test_mechanism_none_drops_what_no_longer_applies(swap):
     privacy = {
         **{"mechanism": "upload_noise", "relation": "replace_one", "clipping_norm": 1.0},

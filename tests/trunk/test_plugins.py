@@ -266,13 +266,19 @@ def test_a_method_that_vmap_cannot_run_is_one_sentence(sotto: Command, tmp_path:
     answer = sotto("run", str(tmp_path / "run.yaml"), "--plugins", str(tmp_path), "--json")
     told = json.loads(answer.err.splitlines()[-1])
     assert (answer.code, told["kind"]) == (2, "broken_plugin"), answer.err
-    for words in (
-        "'mine' is --plugins file",
-        "client_update raised RuntimeError: vmap",
-        "losses, line",
-    ):
+    for words in ("'mine' is --plugins file", "it reads a number", "losses, line"):
         assert words in told["error"]
-    assert "Traceback" not in answer.err
+    assert "Traceback" not in answer.err and "vmap:" not in answer.err
+    # Nothing was charged, and a loss that joins the batch is found the same way.
+    assert not (tmp_path / "sotto.db").exists()
+    text = path.read_text()
+    path.write_text(
+        text.replace("logits.sum().item() else 0 * logits", "True else 0 * logits").replace(
+            "logits = logits if", "logits = logits - logits.mean(0) if"
+        )
+    )
+    joined = sotto("run", str(tmp_path / "run.yaml"), "--plugins", str(tmp_path))
+    assert joined.code == 2 and "alone than in a batch" in joined.err
 
 
 def test_a_name_of_sottos_own_cannot_be_taken(folder: Path):

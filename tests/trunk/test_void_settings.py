@@ -63,7 +63,7 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage):
             ),
             "cohort.sampling: poisson",
         ),
-        (("task.dataset=digits", "task.domains=null"), "task.test_per_class: 6"),
+        (("task.dataset=digits", "task.test_per_class=6"), "task.test_per_class: 6"),
         (("method.gate=linear", "method.gate_heads=4"), "method.gate_heads: 4"),
         (("method.decoupled_steps=7",), "method.decoupled_steps: 7"),
         (("method={name: ccst, network: cnn, space: pixels, styles: 9}", NONE), "method.styles: 9"),
