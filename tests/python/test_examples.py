@@ -79,7 +79,7 @@ def digits() -> dict[str, object]:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param("python.md", marks=pytest.mark.slow),
+        pytest.param("python.md", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
         "python/secure-sums.md",
         "python/accounting.md",
     ],
