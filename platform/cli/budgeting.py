@@ -15,6 +15,7 @@ from platform.agreement.budgets import (
     require_known_client,
 )
 from platform.agreement.statements import lifetime_of
+from platform.cli.keeping import unreadable
 from platform.cli.output import Said, Sheet, answer, epsilon, rounded_down, shows_all, table
 from platform.disk.opening import open_existing
 from platform.errors import RecordsDisagree
@@ -82,7 +83,6 @@ def stated_budget(
 
 def _of_run(document: Document) -> Iterator[Said]:
     yield f"run {document['run_id']}, client by client"
-    yield from (f"note: {text}" for text in document["warnings"])
     yield terms_words(document)
     if guesses := document["right_guesses"] and guess_words(document):
         yield f"in guesses: {guesses}"
@@ -92,6 +92,7 @@ def _of_run(document: Document) -> Iterator[Said]:
         yield "no client has been charged for anything yet"
     if attempts := attempt_rows(document):
         yield table("attempts without a result", ATTEMPT_COLUMNS, attempts)
+    yield from (f"note: {text}" for text in document["warnings"])
     yield from closing_words(document)
 
 
@@ -229,7 +230,8 @@ def _print_runs(database: Database, client: str | None, *, as_json: bool) -> Non
             agreed = require_agreement(database, run_id)
         except (RecordsDisagree, AuditChainBroken) as error:
             faults.append(error)
-            documents.append({"run_id": run_id, "problem": str(error)})
+            problem = {"status": unreadable(error), "problem": str(error)}
+            documents.append({"run_id": run_id, **problem})
             continue
         named = pseudonyms_of(agreed)
         clients.update(named)
@@ -255,10 +257,11 @@ def _overview(found: Document) -> Iterator[Said]:
     for one in runs:
         for text in one["warnings"]:
             warned.setdefault(text, []).append(one["run_id"])
-    for text, names in warned.items():
-        yield f"note: {text} ({', '.join(names)})"
     columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
     yield table(None, columns, [_run_row(one) for one in found["runs"]])
+    for text, names in warned.items():
+        few = shows_all() or len(names) == 1
+        yield f"note: {text} ({', '.join(names) if few else f'{len(names)} runs'})"
     if number := found["left_out"]:
         left = f"{'1 run is' if number == 1 else f'{number} runs are'} left out"
         if found["client"] is not None:
@@ -276,7 +279,7 @@ def _overview(found: Document) -> Iterator[Said]:
 
 def _run_row(one: Document) -> tuple[str, ...]:
     if one["problem"] is not None:
-        return (one["run_id"], "records disagree", *(["n/a"] * 6))
+        return (one["run_id"], one["status"], *(["n/a"] * 6))
     target = one["target_epsilon"]
     words = (one["mechanism"], one["unit"], one["relation"], one["accountant"])
     phase = "" if one["phase_two_of"] is None else f", second phase of {one['phase_two_of']}"

@@ -52,7 +52,6 @@ NEWEST: Final = 20
 SETTING_UP: Final = timedelta(minutes=10)
 """A run may take this long from its row in the database to the lock of its folder."""
 COLUMNS: Final = ("run", "seed", "method", "data", "accuracy", "epsilon", "status", "age")
-PLUGIN_MISSING: Final = "plug-in missing"
 AGES: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 KEPT = (
@@ -96,7 +95,7 @@ def _listed(found: Sequence[Mapping[str, Any]], now: datetime) -> Iterator[Said]
         spent = [epsilon((one["epsilon"] or {}).get(name)) for name in ADVERSARIES]
         limit = "" if one["target_epsilon"] is None else f" of {one['target_epsilon']:g}"
         if one["problem"] is not None:
-            status = one["status"] if one["status"] == PLUGIN_MISSING else "records disagree"
+            status = one["status"]
         elif one["pruned"]:
             status = f"{one['status']}, pruned"
         elif one["status"] == "finished":
@@ -157,12 +156,15 @@ def run_documents(database: Database, now: datetime, *, most: int | None) -> lis
         try:
             numbers = numbers_of(require_agreement(database, one["run"]))
         except (RecordsDisagree, AuditChainBroken) as error:
-            one["problem"] = str(error)
-            if isinstance(error, PluginMissing):
-                one["status"] = PLUGIN_MISSING
+            one |= {"problem": str(error), "status": unreadable(error)}
         else:
             one |= {"accuracy": numbers.accuracy["mean"], "epsilon": numbers.epsilons}
     return found
+
+
+def unreadable(error: Exception) -> str:
+    """Return the status of a run whose records cannot be read."""
+    return "plug-in missing" if isinstance(error, PluginMissing) else "records disagree"
 
 
 def status_of(run: RunRecord, folder: Path, now: datetime) -> str:

@@ -166,8 +166,8 @@ def guess_words(document: Mapping[str, Any]) -> str:
         most = [counts["server"]]
     question = _of(QUESTIONS, unit, document["relation"])
     return (
-        f"whoever knows everything else and starts with even odds is right at most "
-        f"{', '.join(most)} of 100 times about {question}"
+        "of 100 guesses that would be right 50 times without the run, at most "
+        f"{', '.join(most)} are with it: guesses {question}"
     )
 
 
