@@ -303,7 +303,7 @@ def test_a_run_whose_records_disagree_has_no_number_and_hides_no_other(sotto, ow
     assert answer.code == 1 and own_copy.run_id in answer.err
     fine, bad = json.loads(answer.out)["runs"]
     assert (fine["run_id"], fine["problem"]) == (good, None)
-    assert bad.keys() == {"run_id", "problem"} and bad["run_id"] == own_copy.run_id
+    assert bad.keys() == {"run_id", "status", "problem"} and bad["run_id"] == own_copy.run_id
 
 
 NOISED = (
