@@ -37,12 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privacy._validate import (
-    finite_vector,
-    require_member,
-    require_not_negative,
-    require_positive,
-)
+from privacy._validate import finite_vector, require_member, require_not_negative, require_positive
 from privacy.clipping import clip
 from privacy.errors import UnknownMechanism, UploadSaturated
 from privacy.events import (

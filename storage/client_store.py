@@ -44,13 +44,7 @@ from storage.errors import (
     ReleaseRefusedError,
 )
 from storage.ledger import add_rows, read_rows, require_ledger_row, settle, settle_open
-from storage.records import (
-    ClientIdentity,
-    Failure,
-    LedgerRow,
-    LedgerStatus,
-    PersonalState,
-)
+from storage.records import ClientIdentity, Failure, LedgerRow, LedgerStatus, PersonalState
 
 Release = Literal["reserved", "resend"]
 

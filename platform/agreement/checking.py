@@ -74,10 +74,7 @@ def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = 
 
 
 def faults_of(
-    database: Database,
-    run_id: str,
-    head: AuditHead | None = None,
-    mechanisms: Mechanisms = KNOWN,
+    database: Database, run_id: str, head: AuditHead | None = None, mechanisms: Mechanisms = KNOWN
 ) -> tuple[AuditHead | None, list[Fault]]:
     """Return the end of a run's audit chain and all faults of its records, the most telling first.
 

@@ -45,12 +45,7 @@ from storage.records import LEDGER_STATUSES
 
 
 def verify_audit(
-    run_id: str | None,
-    head: str | None,
-    storage: str,
-    *,
-    key: str | None = None,
-    as_json: bool,
+    run_id: str | None, head: str | None, storage: str, *, key: str | None = None, as_json: bool
 ) -> None:
     """Compare the records of one run, or of all, with each other; exit code 3 if some do not hold.
 

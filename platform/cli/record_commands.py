@@ -156,8 +156,7 @@ def budget(
         ),
     ] = None,
     client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
+        str | None, typer.Option("--client", metavar="PSEUDONYM", help="This client only.")
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,

@@ -16,13 +16,7 @@ from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, DataError
 
-FAMILIES: Final = (
-    "embedded",
-    "coop_splits",
-    "domain_folders",
-    "own_images",
-    "published",
-)
+FAMILIES: Final = ("embedded", "coop_splits", "domain_folders", "own_images", "published")
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {
     "images": frozenset({"features", "tokens", "pixels"}),

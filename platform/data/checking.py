@@ -19,14 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from platform.data.catalogue import DataRequest, DatasetInfo, dataset_info, load_dataset
-from platform.data.dataset import (
-    Dataset,
-    ImageFiles,
-    Indices,
-    Split,
-    content_digests,
-    decode,
-)
+from platform.data.dataset import Dataset, ImageFiles, Indices, Split, content_digests, decode
 from platform.errors import ConfigError, DataError, Faults
 
 

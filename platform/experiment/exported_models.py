@@ -66,11 +66,7 @@ class Exported:
     accuracy: Accuracy | None
 
 
-def model_card(
-    simulation: Simulation,
-    summary: Mapping[str, Any],
-    exported: Exported,
-) -> str:
+def model_card(simulation: Simulation, summary: Mapping[str, Any], exported: Exported) -> str:
     """Return markdown that describes the tensors and their cost in privacy."""
     config, part = simulation.run.terms.config, exported.part
     model, backbone = config.task.model, "none; the tensors are of a network of the method's own"

@@ -41,11 +41,7 @@ from platform.experiment.caveats import (
     optimizer_document,
     run_warnings,
 )
-from platform.experiment.comparisons import (
-    measure_newcomers,
-    measure_silence,
-    measure_twins,
-)
+from platform.experiment.comparisons import measure_newcomers, measure_silence, measure_twins
 from platform.experiment.evaluation import (
     Examined,
     Measured,
@@ -286,10 +282,7 @@ class Findings:
 
 
 def summary_document(
-    run: Run,
-    rounds: Sequence[Mapping[str, Any]],
-    findings: Findings,
-    warnings: Sequence[Caveat],
+    run: Run, rounds: Sequence[Mapping[str, Any]], findings: Findings, warnings: Sequence[Caveat]
 ) -> dict[str, Any]:
     """Return the whole run, as `summary.json` states it.
 
@@ -373,9 +366,7 @@ def _subspace(run: Run) -> dict[str, Any] | None:
 
 
 def _phases(
-    run: Run,
-    documents: Sequence[Mapping[str, Any]],
-    findings: Findings,
+    run: Run, documents: Sequence[Mapping[str, Any]], findings: Findings
 ) -> dict[str, Any] | None:
     """Return accuracies and costs of the second phase, where the pool is made after the rounds.
 

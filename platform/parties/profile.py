@@ -65,11 +65,7 @@ class Expectations:
 
 
 def expectations_of(
-    method: Method,
-    *,
-    rounds: int = _LARGEST,
-    clients: int = _LARGEST,
-    generations: int = _LARGEST,
+    method: Method, *, rounds: int = _LARGEST, clients: int = _LARGEST, generations: int = _LARGEST
 ) -> Expectations:
     """Return what follows from a method and a few numbers of the configuration.
 

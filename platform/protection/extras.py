@@ -200,10 +200,7 @@ class Extras:
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
     def append(
-        self,
-        vector: NDArray[np.float64],
-        validation: float | None,
-        group: int | None = None,
+        self, vector: NDArray[np.float64], validation: float | None, group: int | None = None
     ) -> NDArray[np.float64]:
         """Clip an update and append the extras, norm at most `joint_norm`, and counts.
 

@@ -95,10 +95,7 @@ def label_of(method: str, axes: Axes, without: Sequence[str] = (HELD_OUT,)) -> L
 
 
 def spread_of(
-    records: Iterable[R],
-    number: Callable[[R], float | None],
-    *,
-    parts: Sequence[str] = (),
+    records: Iterable[R], number: Callable[[R], float | None], *, parts: Sequence[str] = ()
 ) -> Spread | None:
     """Return a number over seeds; several numbers of one seed are averaged first.
 

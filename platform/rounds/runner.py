@@ -550,8 +550,7 @@ class RoundRunner:
         if isinstance(summed.state, CollectingConfirmations):
             confirming, asked = summed, exchange.relays(result.relays)
             result = exchange.settled(
-                "confirm",
-                lambda: confirming.settled(exchange("confirm", asked, wire.decode_relay)),
+                "confirm", lambda: confirming.settled(exchange("confirm", asked, wire.decode_relay))
             )
             summed = summed.at(result.state)
         # Clients make keys ahead with their last message, if all clients that need keys are here.

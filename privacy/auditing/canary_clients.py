@@ -258,12 +258,7 @@ def canary_ceiling(
 
 
 def _guessed(
-    canaries: Canaries,
-    scores: NDArray[np.float64],
-    mu: float,
-    delta: float,
-    *,
-    sent: float,
+    canaries: Canaries, scores: NDArray[np.float64], mu: float, delta: float, *, sent: float
 ) -> float | None:
     if canaries.together > 1:
         return None

@@ -307,11 +307,7 @@ _CLIENTS: _Codec[ClientState] = _Codec(
     b"SC",
     MappingProxyType(
         {
-            Advertised: {
-                **_OWN,
-                "channel_private": DIGEST,
-                "mask_private": DIGEST,
-            },
+            Advertised: {**_OWN, "channel_private": DIGEST, "mask_private": DIGEST},
             Shared: {
                 **_OWN,
                 "seed": DIGEST,
@@ -336,12 +332,7 @@ _CLIENTS: _Codec[ClientState] = _Codec(
                 "context": DIGEST,
                 "withheld": INDICES,
             },
-            Confirmed: {
-                **_OWN,
-                "shares": SHARES,
-                "survivors": INDICES,
-                "transcript": DIGEST,
-            },
+            Confirmed: {**_OWN, "shares": SHARES, "survivors": INDICES, "transcript": DIGEST},
             Done: {**_OWN, "survivors": INDICES},
         }
     ),
@@ -352,11 +343,7 @@ _SERVERS: _Codec[ServerState] = _Codec(
     MappingProxyType(
         {
             CollectingKeys: {"context": DIGEST},
-            CollectingShares: {
-                "context": DIGEST,
-                "roster": ROSTER,
-                "refused": REFUSED,
-            },
+            CollectingShares: {"context": DIGEST, "roster": ROSTER, "refused": REFUSED},
             CollectingMasked: {
                 "context": DIGEST,
                 "announced": DIGEST,

@@ -30,12 +30,7 @@ from platform.results.sweeping.grid import (
     require_none,
     split_values,
 )
-from platform.results.sweeping.running import (
-    SweepObserver,
-    known_runs,
-    only_sweep_in,
-    run_cells,
-)
+from platform.results.sweeping.running import SweepObserver, known_runs, only_sweep_in, run_cells
 from platform.results.sweeping.submitting import database_name, submit_cells
 from platform.results.sweeping.writing import Results, announce, publish
 from platform.rounds.observing import SilentObserver
