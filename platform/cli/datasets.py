@@ -403,9 +403,8 @@ def _files(
 ) -> list[tuple[Picture, Path]]:
     """Return each picture with its file, before anything is drawn.
 
-    Raises:
-        ConfigError: If several pictures would go into one file, its suffix is not valid, or a file
-            exists or lies below a file.
+    `ConfigError` if several pictures would go into one file, its suffix is not valid, or a file
+    exists or lies below a file.
     """
     if output is None or not output.suffix or output.is_dir():
         files = files_of(pictures, output or folder)

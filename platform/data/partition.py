@@ -332,14 +332,11 @@ class PartitionPlan:
     """The rules of one partition.
 
     Attributes:
-        kind: As in `task.partition.kind`.
-        clients: Number of clients.
         classes: Number of classes; under `domain_dirichlet`, of pairs of domain and class, by
             domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
             together. None takes all images, or `images_each`.
-        shares: How the kinds with random shares draw.
         domains: Names of the domains that `domain_dirichlet` deals out; their number divides
             `clients`.
         superclasses: Of each class, under `hierarchical_dirichlet`.

@@ -135,13 +135,7 @@ class RunNumbers:
     """A run, finished or not.
 
     Attributes:
-        run_id: The run.
-        config: The name of its configuration.
-        dataset: Name of the data set.
-        method: Name of the method.
-        seed: The run's seed.
         axes: Its values on the axes of a sweep; empty for a single run.
-        protocol: Name of the protocol.
         document: Its summary, or the known part of the summary before the end.
     """
 

@@ -35,9 +35,6 @@ class SweepCell:
 
     Attributes:
         config: The name of its configuration in tables.
-        method: Name of the method.
-        seed: The run's seed.
-        axes: Its values on the axes.
         identity: The key that finds its run.
         database: Its own database's path from the sweep's folder; None for the sweep's database.
     """
