@@ -153,7 +153,6 @@ class TrainedModel:
     """The model of a finished run.
 
     Attributes:
-        method: Its method.
         view: The shared parameters after the last round, with the own part of a chosen client.
         classes: The classes among which it chooses.
         batch_of: Makes the method's arrays of images (n, H, W, 3) or texts.

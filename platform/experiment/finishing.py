@@ -266,7 +266,6 @@ class Findings:
         final: The results of the final models, after personalising.
         before: The accuracy before personalising, as a document.
         personalising: Seconds that clients took to personalise; None after an interruption.
-        local: The results of the local twins.
         silence: The results of the silent runs, `bare` and `noised`.
         newcomers: The results of clients that never took part, as a document.
         canaries: The results of an audit's canaries, as a document.

@@ -89,7 +89,6 @@ class Surroundings:
     """The parts that a run takes from outside its configuration; tests give their own.
 
     Attributes:
-        registry: The methods.
         sources: Packaged configurations and method presets.
         now: The time, for records.
         clock: Seconds, for durations.
@@ -118,12 +117,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run that has passed every check, before anything is written.
-
-    Attributes:
-        terms: The terms of its rounds.
-        learning: Its clients' method, examples and device.
-    """
+    """A run that has passed every check, before anything is written."""
 
     terms: RunTerms
     learning: Learning

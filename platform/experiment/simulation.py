@@ -166,11 +166,6 @@ class Simulation:
     """A run with the other parts of a simulation.
 
     Attributes:
-        run: The run, as its coordinator conducts it.
-        folder: The folder of its files.
-        database: The coordinator's database.
-        learning: Method and examples.
-        population: The clients.
         canaries: The uploads of an audit's canaries; None without an audit.
     """
 

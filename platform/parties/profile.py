@@ -287,9 +287,6 @@ class ClientProfile:
     """Everything about a client that does not change within a run.
 
     Attributes:
-        name: The client's name on the transport.
-        randomness: Where noise, batches and first states come from.
-        safeguards: How the client protects itself.
         measured: The sets on which it measures its own model.
     """
 
