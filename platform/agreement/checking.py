@@ -130,10 +130,7 @@ def _examine(
     *,
     second: str | None = None,
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Return the records of a run as far as they could be read, and all their faults.
-
-    `second` is the run that is the second phase of this one.
-    """
+    """Return a run's readable records and all faults; `second` is the run of its second phase."""
     with database.unit_of_work(read_only=True) as uow:
         run = uow.runs.get(run_id)
     faults: list[Fault] = []

@@ -258,10 +258,7 @@ def print_audit(
 def matching(
     database: Database, wanted: AuditFilter, storage: str, limit: int | None
 ) -> list[dict[str, Any]]:
-    """Return the entries that meet every condition, oldest first; the URL is for messages.
-
-    A condition that no entry could meet is refused.
-    """
+    """Return the entries that meet all conditions, oldest first; refuse what none could meet."""
     _require_shape(wanted, limit)
     run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
     with database.unit_of_work(read_only=True) as uow:

@@ -1,7 +1,4 @@
-"""`datasets` lists data sets, shows what clients hold, and checks a folder; `plot` draws.
-
-`plot` draws a run or a sweep into files; one of its pictures shows what clients hold.
-"""
+"""`datasets` lists data sets, shows what clients hold, checks a folder; `plot` draws into files."""
 
 from __future__ import annotations
 

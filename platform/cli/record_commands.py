@@ -1,7 +1,4 @@
-"""The commands that read records: `audit`, `report`, `budget`, `runs` and `compare`.
-
-Heavy imports happen inside the commands.
-"""
+"""The commands that read records: `audit`, `report`, `budget`, `runs` and `compare`."""
 
 from __future__ import annotations
 

@@ -48,10 +48,7 @@ _TYPES = {"array": "list", "object": "mapping"}
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a configuration: its dotted name, values in words, default as YAML, and meaning.
-
-    The default may be `required`.
-    """
+    """A key: its dotted name, values in words, default as YAML or `required`, and meaning."""
 
     name: str
     values: str
@@ -175,10 +172,7 @@ def recorded_origins(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_of(origins: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return one digest of all plug-ins of a run, that of its method's file if that is all.
-
-    None without plug-ins.
-    """
+    """Return one digest of a run's plug-ins (its method's file, if that is all), or None."""
     digests = {role: str(origin.get("sha256")) for role, origin in origins.items()}
     if digests.keys() <= {"method"}:
         return digests.get("method")

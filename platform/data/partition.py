@@ -542,10 +542,7 @@ def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
 
 
 def _dealt(rng: np.random.Generator, *pools: tuple[Indices, Counts, Counts]) -> list[list[Indices]]:
-    """Deal out pools class by class, and return each client's rows of each pool.
-
-    A pool is labels, sizes of classes, and counts (classes, clients).
-    """
+    """Deal out pools (labels, class sizes, counts by client); return clients' rows of each."""
     rows = [_by_class(labels, sizes) for labels, sizes, _ in pools]
     hands = [[[np.zeros(0, np.int64)] for _ in counts.T] for _, _, counts in pools]
     for label in range(len(rows[0])):

@@ -74,10 +74,7 @@ class CanaryMethod(OverMethod):
 
 
 def draw_key(config: RunConfig, folder: Path) -> str | None:
-    """Draw a run's key, keep it in the run's folder, and return the commitment to it.
-
-    A run without canaries gets no key, and None.
-    """
+    """Draw a run's key into its folder, and return the commitment to it; None without canaries."""
     if config.audit is None:
         return None
     key = new_key()

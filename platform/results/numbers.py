@@ -1,7 +1,4 @@
-"""The numbers of a run, and their mean and deviation over seeds.
-
-The numbers come from the run's summary, or from its committed rounds.
-"""
+"""The numbers of a run, from its summary or its committed rounds, and their spread over seeds."""
 
 from __future__ import annotations
 

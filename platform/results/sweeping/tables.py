@@ -325,10 +325,7 @@ class Table:
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
-    """Return one table for each protocol and selection that was measured.
-
-    Cells without a record are shown as missing.
-    """
+    """Return a table for each measured protocol and selection, with cells that have no record."""
     found = []
     for protocol in dict.fromkeys(record.protocol for record in records):
         of = [record for record in records if record.protocol == protocol]
@@ -474,10 +471,7 @@ def _tested(
 
 
 def _shared(first: Row, second: Row) -> Axes | None:
-    """Return the data and the epsilon at which two rows are compared; None if they are not.
-
-    A method that sends nothing is compared at every epsilon.
-    """
+    """Return data and epsilon at which two rows are compared, if any; a silent method's are any."""
     ats = (first.at, second.at)
     silent = [(EPSILON, SENDS_NOTHING) in at for at in ats]
     data = {tuple(pair for pair in at if pair[0] != EPSILON) for at in ats}
