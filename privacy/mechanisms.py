@@ -471,11 +471,7 @@ class ClientMechanism(Protocol):
 
 
 def require_mechanism(mechanism: object) -> ClientMechanism:
-    """Return the object, if it has all members of `ClientMechanism`.
-
-    Raises:
-        UnknownMechanism: Something is missing.
-    """
+    """Return the object; `UnknownMechanism` if it lacks a member of `ClientMechanism`."""
     missing: list[str] = []
     if not _has_all(cast("Hashable", type(mechanism))):
         missing = [name for name in _asked() if not hasattr(mechanism, name)]

@@ -48,7 +48,10 @@ _TYPES = {"array": "list", "object": "mapping"}
 
 @dataclass(frozen=True)
 class Key:
-    """A key: its dotted name, values in words, default as YAML or `required`, and meaning."""
+    """A key of a configuration: its dotted name, values in words, default as YAML, and meaning.
+
+    The default may be `required`.
+    """
 
     name: str
     values: str

@@ -363,20 +363,12 @@ def encode_client_state(state: ClientState) -> bytes:
 
 
 def decode_client_state(data: bytes) -> ClientState:
-    """Read back what `encode_client_state` wrote, equal to the state encoded.
-
-    Raises:
-        ProtocolViolation: If the bytes are no valid state; the error does not say why.
-    """
+    """Read back a client's state; `ProtocolViolation`, without a reason, if it is not valid."""
     return _CLIENTS.decode(data)
 
 
 def encode_server_state(state: ServerState) -> bytes:
-    """Return the one encoding of a server's state.
-
-    Raises:
-        ValueError: If the round is finished; its sum is a result and waits for nothing.
-    """
+    """Return the one encoding of a server's state; `ValueError` if the round is finished."""
     if isinstance(state, Finished):
         raise ValueError("state must wait for messages; a finished round has nothing to go on with")
     return _SERVERS.encode(state)
