@@ -325,7 +325,7 @@ class Table:
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
-    """Return a table for each measured protocol and selection, with cells that have no record."""
+    """Return a table for each measured protocol and selection; numbers may be missing."""
     found = []
     for protocol in dict.fromkeys(record.protocol for record in records):
         of = [record for record in records if record.protocol == protocol]
@@ -471,7 +471,7 @@ def _tested(
 
 
 def _shared(first: Row, second: Row) -> Axes | None:
-    """Return data and epsilon at which two rows are compared, if any; a silent method's are any."""
+    """Return the data and epsilon at which two rows compare, or None; any if one sends nothing."""
     ats = (first.at, second.at)
     silent = [(EPSILON, SENDS_NOTHING) in at for at in ats]
     data = {tuple(pair for pair in at if pair[0] != EPSILON) for at in ats}
