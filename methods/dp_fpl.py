@@ -47,13 +47,7 @@ from torch import Tensor
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.networks.layers import Parameters
-from methods.prompts.prompt import (
-    CONTEXT,
-    PromptConfig,
-    PromptMethod,
-    PromptObjective,
-    as_tensor,
-)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective, as_tensor
 
 LOCAL = "local"
 PUBLISHED_SHARE = 0.1

@@ -42,13 +42,7 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY
 from methods.lg_fedavg import LgFedAvg
-from methods.networks.class_tables import (
-    PRESENCE,
-    PROTOTYPES,
-    class_means,
-    known_rows,
-    table_spec,
-)
+from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows, table_spec
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Parameters, linear
 from methods.networks.method import HEAD, ServerLoss, descend, rows_of

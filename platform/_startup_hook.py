@@ -35,21 +35,13 @@ class PlatformFinder:
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:
-        """Answer the import system (see `importlib.abc.MetaPathFinder`).
+        """Answer the import system (see `importlib.abc.MetaPathFinder`); None for every other name.
 
         Folders before the standard library on the path, such as a checkout in the current
         folder, go first, as for any other module: a checkout never gets half its packages
         from an installed wheel. Under `python -m platform.NAME` they count only if they hold
         this package, and not, say, a `platform.py`. If the installed package is gone, Python
         finds the standard library's module, as it would without the hook.
-
-        Args:
-            fullname: Absolute name of the module that is wanted.
-            path: Ignored; a top-level name has no parent package.
-            target: Ignored.
-
-        Returns:
-            The specification of the package, or None for every other name.
         """
         if fullname != NAME:
             return None

@@ -161,13 +161,7 @@ class ClientRestored(ProtocolError):
 
 
 class Unwritable(PlatformError, OSError):
-    """A file cannot be written; its earlier content, if any, is unchanged.
-
-    Attributes:
-        errno: The system's error number.
-        strerror: The meaning of that number.
-        filename: The file.
-    """
+    """A file cannot be written; its earlier content, if any, is unchanged."""
 
     def __str__(self) -> str:
         """Return the sentence for the user."""

@@ -34,11 +34,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import (
-    require_member,
-    require_not_negative,
-    require_positive,
-)
+from privacy._validate import require_member, require_not_negative, require_positive
 from privacy.distributed import SMALLEST_SCALED_NORM, rescaled, ring_for, ring_of
 from privacy.errors import CalibrationError
 from privacy.events import GAUSSIAN, RELATIONS, MechanismFacts, Protected, Relation, gaussian_of

@@ -32,11 +32,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from privacy._validate import (
-    require_member,
-    require_not_negative,
-    require_positive,
-)
+from privacy._validate import require_member, require_not_negative, require_positive
 from privacy.errors import CalibrationError
 from privacy.events import (
     NOISE_KINDS,

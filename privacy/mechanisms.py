@@ -37,12 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privacy._validate import (
-    finite_vector,
-    require_member,
-    require_not_negative,
-    require_positive,
-)
+from privacy._validate import finite_vector, require_member, require_not_negative, require_positive
 from privacy.clipping import clip
 from privacy.errors import UnknownMechanism, UploadSaturated
 from privacy.events import (
@@ -476,11 +471,7 @@ class ClientMechanism(Protocol):
 
 
 def require_mechanism(mechanism: object) -> ClientMechanism:
-    """Return the object, if it has all members of `ClientMechanism`.
-
-    Raises:
-        UnknownMechanism: Something is missing.
-    """
+    """Return the object; `UnknownMechanism` if it lacks a member of `ClientMechanism`."""
     missing: list[str] = []
     if not _has_all(cast("Hashable", type(mechanism))):
         missing = [name for name in _asked() if not hasattr(mechanism, name)]

@@ -206,11 +206,7 @@ class GroupCounts:
         return norm * math.hypot(1.0, self.ratio)
 
     def steps(self, scaled_norm: float) -> int:
-        """Return b in steps of the grid, at most the clipping norm in steps.
-
-        Raises:
-            CalibrationError: It is less than one.
-        """
+        """Return b in steps of the grid, at most the norm's; `CalibrationError` if below one."""
         steps = math.floor(self.bound(scaled_norm))
         if steps < 1:
             raise CalibrationError(

@@ -261,10 +261,7 @@ def run(
                 "federation", "given", "a configuration without it; `sotto run` waits for clients"
             )
         return _executed(
-            lambda observer: create_run(loaded, observer, surroundings),
-            on_round,
-            progress,
-            plugins,
+            lambda observer: create_run(loaded, observer, surroundings), on_round, progress, plugins
         )
 
 

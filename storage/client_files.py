@@ -34,13 +34,7 @@ from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.schema import CreateTable
 
 from storage.client_tables import CLIENT_TABLES, ClientBase, Identity
-from storage.engine import (
-    BEGIN_READ,
-    BEGIN_WRITE,
-    Statements,
-    open_connection,
-    retried,
-)
+from storage.engine import BEGIN_READ, BEGIN_WRITE, Statements, open_connection, retried
 from storage.errors import AlreadyExistsError, SchemaMismatch
 from storage.files import OpenFile, create_whole, read_while_quiet
 from storage.records import ClientIdentity

@@ -44,13 +44,7 @@ from storage.errors import (
     ReleaseRefusedError,
 )
 from storage.ledger import add_rows, read_rows, require_ledger_row, settle, settle_open
-from storage.records import (
-    ClientIdentity,
-    Failure,
-    LedgerRow,
-    LedgerStatus,
-    PersonalState,
-)
+from storage.records import ClientIdentity, Failure, LedgerRow, LedgerStatus, PersonalState
 
 Release = Literal["reserved", "resend"]
 
@@ -292,11 +286,7 @@ class ClientStore:
             rows.update(Sessions, {"run_id": run_id}, state=b"")
 
     def remember_serial(self, serial: int) -> None:
-        """Remember the serial of the newest enrolment file that the client has used.
-
-        Raises:
-            InvalidRecordError: If the client used a newer file before.
-        """
+        """Remember an enrolment file's serial; `InvalidRecordError` if a newer one was used."""
         require_count(serial=serial)
         with self._transaction() as rows:
             newest = identity_row(rows).enrolment_serial

@@ -153,9 +153,7 @@ class Database:
             require_sound(rows.statements, newest_schema())
 
     def verify_log(
-        self,
-        heads: Sequence[TreeHead] = (),
-        progress: Callable[[int], None] = lambda _: None,
+        self, heads: Sequence[TreeHead] = (), progress: Callable[[int], None] = lambda _: None
     ) -> TreeHead:
         """Recompute the log from its rows: all leaves, every run's chain, all tiles, all roots.
 

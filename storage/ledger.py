@@ -21,12 +21,7 @@ from storage._validate import (
     require_positive,
     require_text,
 )
-from storage.errors import (
-    AlreadyExistsError,
-    InvalidRecordError,
-    InvalidTransitionError,
-    NotFound,
-)
+from storage.errors import AlreadyExistsError, InvalidRecordError, InvalidTransitionError, NotFound
 from storage.leaves import NewLeaves
 from storage.records import LEDGER_STATUSES, LedgerRow, LedgerStatus
 from storage.runs import require_run

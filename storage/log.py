@@ -147,11 +147,7 @@ class LogRepository:
         return tuple(name for (name,) in self._statements.run(_CHANNELS))
 
     def data(self, leaf: Leaf) -> bytes:
-        """Return the contents of a leaf's row, in clear even if the log shows a commitment.
-
-        Raises:
-            LogBroken: The row is gone, or no longer fits the leaf.
-        """
+        """Return a leaf's row in clear; `LogBroken` if it is gone, or no longer fits the leaf."""
         try:
             data = self._event_data(leaf) if leaf.kind == "event" else self._ledger_data(leaf)
             found = leaf_hash(shown(leaf, data))

@@ -59,11 +59,7 @@ class MerkleTree:
         return self._root(0, self.size) if self.size else EMPTY_ROOT
 
     def inclusion_proof(self, position: int) -> tuple[bytes, ...]:
-        """Return the proof that a leaf is in the tree (PATH of RFC 9162, 2.1.3.1).
-
-        Raises:
-            IndexError: The tree has no such leaf.
-        """
+        """Return a leaf's inclusion proof (RFC 9162, 2.1.3.1); `IndexError` if there is no leaf."""
         if not 0 <= position < self.size:
             raise IndexError(position)
         path: list[bytes] = []

@@ -121,11 +121,7 @@ class StateRepository:
         self._rows = rows
 
     def save(self, run_id: str, round_number: int, blob: bytes) -> None:
-        """Add the state after a round and delete all but the newest two.
-
-        Raises:
-            InvalidRecordError: The round is not newer than the newest state.
-        """
+        """Add a round's state, and keep the newest two; `InvalidRecordError` if it is not newer."""
         require_count(round_number=round_number)
         require_bytes(blob=blob)
         require_run(self._rows, run_id)
@@ -273,11 +269,7 @@ class AttemptRepository:
         self._rows.delete(Stages, {"run_id": run_id})
 
     def close(self, run_id: str, round_number: int, attempt: int) -> None:
-        """End an attempt, committed or given up, and erase the results of its stages.
-
-        Raises:
-            NotFound: The attempt is not open.
-        """
+        """End an attempt, and erase its stages' results; `NotFound` if it is not open."""
         self._require_open(run_id, round_number, attempt)
         self._rows.delete(Stages, {"run_id": run_id})
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}

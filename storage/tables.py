@@ -32,13 +32,7 @@ NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_name)s",
 }
 
-TYPES: dict[Any, Any] = {
-    str: Text,
-    bytes: LargeBinary,
-    float: Double,
-    int: Integer,
-    bool: Boolean,
-}
+TYPES: dict[Any, Any] = {str: Text, bytes: LargeBinary, float: Double, int: Integer, bool: Boolean}
 
 
 class Sealed:
@@ -220,10 +214,7 @@ class Pool(Sealed, Base):
     """
 
     __tablename__ = "pool"
-    __table_args__ = (
-        Index("ix_pool_run_id", "run_id", "generation"),
-        {"sqlite_with_rowid": False},
-    )
+    __table_args__ = (Index("ix_pool_run_id", "run_id", "generation"), {"sqlite_with_rowid": False})
 
     key: Mapped[bytes] = mapped_column(primary_key=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))

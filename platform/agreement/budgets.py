@@ -145,10 +145,7 @@ def pseudonyms_of(agreed: Agreed) -> tuple[str, ...]:
 
 
 def read_budget(
-    database: Database,
-    run_id: str,
-    only: str | None = None,
-    mechanisms: Mechanisms = KNOWN,
+    database: Database, run_id: str, only: str | None = None, mechanisms: Mechanisms = KNOWN
 ) -> RunBudget:
     """Read the budget of a run, finished or not; its and all counted runs' records must agree."""
     agreed = require_agreement(database, run_id, mechanisms)
@@ -253,11 +250,7 @@ class _Pricing:
 
 
 def _client(
-    pricing: _Pricing,
-    name: str,
-    *,
-    attempts: Sequence[Fruitless],
-    coming: Coming | None,
+    pricing: _Pricing, name: str, *, attempts: Sequence[Fruitless], coming: Coming | None
 ) -> ClientBudget:
     agreed, rows = pricing.agreed, pricing.rows.get(name, ())
     section = agreed.config.privacy

@@ -74,10 +74,7 @@ def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = 
 
 
 def faults_of(
-    database: Database,
-    run_id: str,
-    head: AuditHead | None = None,
-    mechanisms: Mechanisms = KNOWN,
+    database: Database, run_id: str, head: AuditHead | None = None, mechanisms: Mechanisms = KNOWN
 ) -> tuple[AuditHead | None, list[Fault]]:
     """Return the end of a run's audit chain and all faults of its records, the most telling first.
 
@@ -133,10 +130,7 @@ def _examine(
     *,
     second: str | None = None,
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Return the records of a run as far as they could be read, and all their faults.
-
-    `second` is the run that is the second phase of this one.
-    """
+    """Return a run's readable records and all faults; `second` is the run of its second phase."""
     with database.unit_of_work(read_only=True) as uow:
         run = uow.runs.get(run_id)
     faults: list[Fault] = []

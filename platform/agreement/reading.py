@@ -42,11 +42,9 @@ class RunRecords:
     """One run in the coordinator's database.
 
     Attributes:
-        run: The run's own row.
         rounds: The rounds that are over, in order.
         state: The newest server state, None before the first.
         attempt: The newest attempt at a round, None before the first.
-        ledger: The coordinator's ledger.
         trail: The audit log, whose chain holds.
         generations: Number of pool entries of each living generation.
     """

@@ -78,10 +78,7 @@ def ending_disagreements(records: RunRecords) -> Iterator[str]:
 
 
 def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
-    """Yield where rounds, state or pool differ from the audit log.
-
-    `kept` is the number of generations that the pool keeps.
-    """
+    """Yield where rounds, state or pool, of `kept` generations, differ from the audit log."""
     yield from _gaps(records)
     entries = records.entries(*ENDINGS)
     of_round: dict[int | None, list[TrailEntry]] = {}

@@ -29,11 +29,7 @@ from platform.cli.command_line import (
 from platform.cli.ending import end_with
 from platform.cli.record_commands import audit_app, report_app
 
-app = CommandLine(
-    name="python -m platform.coordinator",
-    help=ABOUT,
-    no_args_is_help=False,
-)
+app = CommandLine(name="python -m platform.coordinator", help=ABOUT, no_args_is_help=False)
 cache_app = CommandLine(
     help="Outputs of frozen models on images, kept beside the database.", no_args_is_help=True
 )
@@ -54,8 +50,7 @@ EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolme
 Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
 PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+    list[str] | None, typer.Option("--set", help="Override a key: section.key=value. Repeatable.")
 ]
 DeviceOption = Annotated[str | None, typer.Option(help="auto, cpu or cuda.")]
 ClientOption = Annotated[
@@ -140,8 +135,7 @@ def run(
 
 
 MethodSettings = Annotated[
-    list[str] | None,
-    typer.Option("--for", help="METHOD:section.key=value, for that method only."),
+    list[str] | None, typer.Option("--for", help="METHOD:section.key=value, for that method only.")
 ]
 Jobs = Annotated[
     int | None,
@@ -171,9 +165,7 @@ def sweep(
     configs: Annotated[
         list[str],
         typer.Argument(
-            metavar="CONFIG...",
-            help="YAML files, or packaged names.",
-            autocompletion=config_names,
+            metavar="CONFIG...", help="YAML files, or packaged names.", autocompletion=config_names
         ),
     ],
     methods: Annotated[
@@ -292,15 +284,13 @@ def datasets(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw --show as .svg, .png or .pdf.")] = None,
     check: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Check the folder of this data set."),
+        str | None, typer.Option(metavar="NAME", help="Check the folder of this data set.")
     ] = None,
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Value of task.root; default data.")
     ] = None,
     layout: Annotated[
-        str | None,
-        typer.Option(help="Value of task.layout, if --check images finds two readings."),
+        str | None, typer.Option(help="Value of task.layout, if --check images finds two readings.")
     ] = None,
     class_names: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Value of task.class_names.")
@@ -443,8 +433,7 @@ def serve(
         ),
     ] = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of the readers' token; of mode 600."),
+        Path | None, typer.Option(metavar="FILE", help="File of the readers' token; of mode 600.")
     ] = None,
     certificate: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Serve by TLS with this (PEM).")

@@ -45,12 +45,7 @@ from storage.records import LEDGER_STATUSES
 
 
 def verify_audit(
-    run_id: str | None,
-    head: str | None,
-    storage: str,
-    *,
-    key: str | None = None,
-    as_json: bool,
+    run_id: str | None, head: str | None, storage: str, *, key: str | None = None, as_json: bool
 ) -> None:
     """Compare the records of one run, or of all, with each other; exit code 3 if some do not hold.
 
@@ -263,10 +258,7 @@ def print_audit(
 def matching(
     database: Database, wanted: AuditFilter, storage: str, limit: int | None
 ) -> list[dict[str, Any]]:
-    """Return the entries that meet every condition, oldest first; the URL is for messages.
-
-    A condition that no entry could meet is refused.
-    """
+    """Return the entries that meet all conditions, oldest first; refuse what none could meet."""
     _require_shape(wanted, limit)
     run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
     with database.unit_of_work(read_only=True) as uow:

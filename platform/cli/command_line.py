@@ -199,12 +199,10 @@ def config_names(incomplete: str) -> list[str]:
 
 
 RunName = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run's id, or `latest`.", autocompletion=run_names),
+    str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.", autocompletion=run_names)
 ]
 Config = Annotated[
-    Path,
-    typer.Argument(help="A YAML file, or a packaged name.", autocompletion=config_names),
+    Path, typer.Argument(help="A YAML file, or a packaged name.", autocompletion=config_names)
 ]
 Reference = Annotated[
     bool,

@@ -1,7 +1,4 @@
-"""`datasets` lists data sets, shows what clients hold, and checks a folder; `plot` draws.
-
-`plot` draws a run or a sweep into files; one of its pictures shows what clients hold.
-"""
+"""`datasets` lists data sets, shows what clients hold, checks a folder; `plot` draws into files."""
 
 from __future__ import annotations
 
@@ -403,9 +400,8 @@ def _files(
 ) -> list[tuple[Picture, Path]]:
     """Return each picture with its file, before anything is drawn.
 
-    Raises:
-        ConfigError: If several pictures would go into one file, its suffix is not valid, or a file
-            exists or lies below a file.
+    `ConfigError` if several pictures would go into one file, its suffix is not valid, or a file
+    exists or lies below a file.
     """
     if output is None or not output.suffix or output.is_dir():
         files = files_of(pictures, output or folder)

@@ -39,12 +39,7 @@ MOST_BYTES: Final = 1_000_000
 
 @contextmanager
 def load_trained(
-    run_id: str,
-    storage: str,
-    surroundings: Surroundings,
-    *,
-    client: int | None,
-    read_only: bool,
+    run_id: str, storage: str, surroundings: Surroundings, *, client: int | None, read_only: bool
 ) -> Iterator[tuple[Simulation, Mapping[str, Any], TrainedModel]]:
     """Load a finished run, its summary and its model; its database is closed when the block ends.
 

@@ -226,11 +226,6 @@ class Sheet:
     first above the others, as a name of thirty letters takes much of a line; the last below the
     others, if it holds sentences; both; and every value beside its column's name. Only a word that
     is longer than a line is cut.
-
-    Attributes:
-        title: The line above it, None without a title.
-        columns: Their names.
-        rows: One text a column.
     """
 
     title: str | None

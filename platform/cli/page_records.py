@@ -94,11 +94,7 @@ class PageRecords:
         self._database: Database | None = None
 
     def prepare(self) -> None:
-        """Open the database if it exists, so that the first reader does not wait for the check.
-
-        Raises:
-            StorageError: If the file is not a database, or damaged.
-        """
+        """Open the database if it exists, so that the first reader does not wait for the check."""
         if is_there(self._storage):
             self._patiently(lambda database: database.is_read_only)
 
@@ -367,11 +363,7 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
 
 
 def filter_of(asked: Mapping[str, str]) -> auditing.AuditFilter:
-    """Return the conditions of a search.
-
-    Raises:
-        ConfigError: If the round is not a number.
-    """
+    """Return the conditions of a search; `ConfigError` if the round is not a number."""
     number = asked.get("round")
     if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
         raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")

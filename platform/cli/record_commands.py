@@ -1,7 +1,4 @@
-"""The commands that read records: `audit`, `report`, `budget`, `runs` and `compare`.
-
-Heavy imports happen inside the commands.
-"""
+"""The commands that read records: `audit`, `report`, `budget`, `runs` and `compare`."""
 
 from __future__ import annotations
 
@@ -156,8 +153,7 @@ def budget(
         ),
     ] = None,
     client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
+        str | None, typer.Option("--client", metavar="PSEUDONYM", help="This client only.")
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,

@@ -205,9 +205,7 @@ def _rounds(document: Document) -> Iterator[Said]:
 def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the results so far of a run that has not finished, as rows of name and value."""
     attempt = document["open_attempt"]
-    rows = [
-        ("method, data", f"{document['method']} on {document['dataset']}"),
-    ]
+    rows = [("method, data", f"{document['method']} on {document['dataset']}")]
     if attempt is not None:
         text = f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"
         rows.append(("in progress", text))

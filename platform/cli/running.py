@@ -19,11 +19,7 @@ from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.config.sections import FederationConfig
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
-from platform.experiment.federating import (
-    new_federation,
-    reopened_federation,
-    through_hub,
-)
+from platform.experiment.federating import new_federation, reopened_federation, through_hub
 from platform.experiment.finishing import Conducted, conduct, execute
 from platform.experiment.planning import Surroundings, create_run, reopen_run, stored_config
 from platform.experiment.simulation import Simulation

@@ -220,11 +220,7 @@ def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]
 
 
 def _upload(upload: UploadDigest) -> dict[str, Any]:
-    return {
-        "round": upload.round_number,
-        "attempt": upload.attempt,
-        "sha256": upload.digest.hex(),
-    }
+    return {"round": upload.round_number, "attempt": upload.attempt, "sha256": upload.digest.hex()}
 
 
 def _print(

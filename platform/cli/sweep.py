@@ -29,13 +29,7 @@ from platform.results.sweeping.grid import (
 from platform.results.sweeping.running import Outcome
 from platform.results.sweeping.study import CELLS, carry_out
 from platform.results.sweeping.submitting import cluster_of
-from platform.results.sweeping.writing import (
-    TABLE_FILE,
-    TESTS_FILE,
-    Results,
-    document,
-    plain_rows,
-)
+from platform.results.sweeping.writing import TABLE_FILE, TESTS_FILE, Results, document, plain_rows
 from sotto.errors import Error
 from sotto.studies import Study
 from storage.homes import shown

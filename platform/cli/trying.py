@@ -38,7 +38,7 @@ from platform.experiment.rehearsal import (
     rehearsal_config,
     rounds_of,
 )
-from platform.results.charts import ALARM, COLOURS, INK, Picture, require_drawable
+from platform.results.charts import ALARM, COLOURS, INK, Picture, new_figure, require_drawable
 from platform.results.pictures import write_pictures
 from platform.rounds.observing import Observer, SilentObserver
 from platform.wire.layout import vector_length
@@ -267,12 +267,10 @@ class AuditPicture(Picture):
 
     def figure(self) -> Figure:
         """Return the figure."""
-        from matplotlib.figure import Figure
-
         columns = min(PANELS_A_ROW, len(self.audits))
         rows = math.ceil(len(self.audits) / columns)
         heights = [1.6 * rows + 0.4, 0.9 + 0.24 * len(self.audits)]
-        figure = Figure(figsize=(max(6.4, 2.6 * columns), sum(heights)), layout="constrained")
+        figure = new_figure(max(6.4, 2.6 * columns), sum(heights))
         parts: Any = figure.subfigures(2, 1, height_ratios=heights)
         upper, lower = parts
         panels = upper.subplots(rows, columns, squeeze=False).ravel()

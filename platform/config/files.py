@@ -147,10 +147,8 @@ class Sources:
     """The folders, methods and mechanisms with which a configuration is read.
 
     Attributes:
-        configs: Folder of the packaged configurations.
         presets: Folder of the presets of this package's methods.
         registry: Finds the presets of the user's own methods.
-        mechanisms: The privacy mechanisms.
         references: Folder of the settings of published runs, for tables of papers.
         as_published: Whether files are read with these settings.
     """

@@ -93,10 +93,7 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
 def _method_section(
     before: Any, name: Any, given: Container[str], sources: Sources
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the present section of a method, or another one's preset, and what that drops.
-
-    Options that are set again beside the name (`given`) are kept.
-    """
+    """Return a method's present section, or another's preset, and what that drops; keep `given`."""
     if not isinstance(before, dict):
         return read_preset(name, sources), []
     if before.get("name") == name:

@@ -1,7 +1,4 @@
-"""The needs of mechanisms and private experts, and their conflicts with other settings.
-
-Each rule gives one sentence that names the field, its value and what is valid.
-"""
+"""The needs of mechanisms and private experts, and their conflicts with other settings."""
 
 from __future__ import annotations
 

@@ -175,10 +175,7 @@ def recorded_origins(detail: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def code_of(origins: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return one digest of all plug-ins of a run, that of its method's file if that is all.
-
-    None without plug-ins.
-    """
+    """Return one digest of a run's plug-ins (its method's file, if that is all), or None."""
     digests = {role: str(origin.get("sha256")) for role, origin in origins.items()}
     if digests.keys() <= {"method"}:
         return digests.get("method")

@@ -29,13 +29,7 @@ from methods import (
 )
 from platform.contract.examples import POPULATION, draw_examples, draw_experts, frozen
 from platform.parties.client import Client
-from platform.parties.profile import (
-    ClientProfile,
-    Randomness,
-    RunNames,
-    Safeguards,
-    TrainerFactory,
-)
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, TrainerFactory
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan, SecurePlan
@@ -67,10 +61,7 @@ def a_plan(
     if terms is not None:
         identities, serial = keys
         secure = SecurePlan(
-            terms=terms,
-            graph=graph or MaskGraph(),
-            identities=identities,
-            enrolment_serial=serial,
+            terms=terms, graph=graph or MaskGraph(), identities=identities, enrolment_serial=serial
         )
     return RoundPlan(
         run_id=run_id,

@@ -141,10 +141,7 @@ def test_domains_that_are_asked_for(plugin: Plugin, asked: DataRequest, dataset:
 
 
 def test_missing_files_are_one_sentence(
-    plugin: Plugin,
-    info: DatasetInfo,
-    asked: DataRequest,
-    stores: Path,
+    plugin: Plugin, info: DatasetInfo, asked: DataRequest, stores: Path
 ) -> None:
     """Without its files, a data set that needs some says so in one sentence about `task.root`."""
     if not info.layout:

@@ -30,13 +30,7 @@ from platform.config.loading import validate_options
 from platform.config.run import known_keys
 from platform.contract.cases import Case
 from platform.contract.driving import local_trainer, rng, same_arrays, server_update
-from platform.contract.examples import (
-    CLASSES,
-    POPULATION,
-    draw_examples,
-    draw_raw,
-    handed_out,
-)
+from platform.contract.examples import CLASSES, POPULATION, draw_examples, draw_raw, handed_out
 from platform.errors import ConfigError
 from platform.wire.codec import decode_arrays, encode_arrays
 
@@ -165,11 +159,7 @@ def test_initial_states_depend_on_their_seed_alone(method: Method) -> None:
 
 def test_states_survive_storage(method: Method, result: LocalResult) -> None:
     """Every state consists of arrays that storage returns unchanged."""
-    states = [
-        method.init_server(rng(1)),
-        method.init_client(rng(1), rng(2)),
-        result.personal,
-    ]
+    states = [method.init_server(rng(1)), method.init_client(rng(1), rng(2)), result.personal]
     for state in states:
         restored = decode_arrays(encode_arrays(state))
         assert same_arrays(state, restored)

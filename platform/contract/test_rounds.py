@@ -92,8 +92,7 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequ
 
     # A mean may differ by half a step, a sum by half a step for each client.
     bound = by_coordinate(
-        method,
-        {Weighting.EXAMPLES: 0.5, Weighting.UNIFORM: 0.5, Weighting.SUM: len(survivors) / 2},
+        method, {Weighting.EXAMPLES: 0.5, Weighting.UNIFORM: 0.5, Weighting.SUM: len(survivors) / 2}
     )
     difference = np.abs(secure.summed.vector - plain.summed.vector)
     assert (difference <= bound * STEP * (1 + 1e-9)).all()

@@ -24,20 +24,12 @@ from platform.contract.driving import (
     start,
     train,
 )
-from platform.contract.examples import (
-    CLASSES,
-    draw_batch,
-    draw_examples,
-    frozen,
-    handed_out,
-)
+from platform.contract.examples import CLASSES, draw_batch, draw_examples, frozen, handed_out
 from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.layout import require_spec
 
 
-def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(
-    method: Method,
-) -> None:
+def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(method: Method) -> None:
     """A method also learns from examples of one class, unless `learns_one_class` is false."""
     broadcast, personal = start(method)
     data = dict(draw_examples(method, 0).arrays)

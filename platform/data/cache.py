@@ -409,10 +409,7 @@ class CachedRows:
     """The cached rows of one kind and model.
 
     Attributes:
-        folder: Their folder.
-        kind: The kind of rows.
         about: The content of `about.json`; None if the file is missing or unreadable.
-        images: Number of rows.
         num_bytes: Size of all segments.
         last_used: In seconds since 1970, 0 without a segment.
     """

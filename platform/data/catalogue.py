@@ -16,13 +16,7 @@ from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, DataError
 
-FAMILIES: Final = (
-    "embedded",
-    "coop_splits",
-    "domain_folders",
-    "own_images",
-    "published",
-)
+FAMILIES: Final = ("embedded", "coop_splits", "domain_folders", "own_images", "published")
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {
     "images": frozenset({"features", "tokens", "pixels"}),
@@ -65,14 +59,7 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Draws:
-    """Seed and number of images that are rendered; data sets in files ignore both.
-
-    Attributes:
-        seed: Seed of all images.
-        stream: The purpose of the images.
-        train_per_class: Training images of each class.
-        test_per_class: Test images of each class.
-    """
+    """Seed, stream (the purpose of the images) and number of rendered images of each class."""
 
     seed: int = 0
     stream: Stream = Stream.FEDERATION
@@ -121,11 +108,7 @@ class DataRequest:
     plugins: Plugins = field(default_factory=Plugins, repr=False)
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
-        """Return the domains that are used, in the order asked for.
-
-        Raises:
-            ConfigError: If one is unknown.
-        """
+        """Return the used domains in the order asked for; `ConfigError` if one is unknown."""
         for domain in self.domains or ():
             if domain not in known:
                 raise ConfigError(
@@ -151,12 +134,7 @@ class Loader(Protocol):
 def user_path(text: str, field: str = "task.root") -> Path:
     """Return a path as its user means it, "~" being the home folder.
 
-    Args:
-        text: The path as given.
-        field: The key that gives the path, for errors.
-
-    Raises:
-        ConfigError: If the text cannot be a path, or there is no such home folder.
+    `ConfigError`, with the key `field`, if it cannot be a path, or there is no such home folder.
     """
     try:
         path = Path(text).expanduser()
@@ -178,19 +156,14 @@ def dataset_infos(plugins: Plugins | None = None) -> tuple[DatasetInfo, ...]:
 
 
 def dataset_info(name: str, plugins: Plugins | None = None) -> DatasetInfo:
-    """Return the facts about a data set, of a plug-in too.
-
-    Raises:
-        ConfigError: If the name is unknown.
-    """
+    """Return the facts about a data set, of a plug-in too; `ConfigError` if it is unknown."""
     return _find(name, plugins or Plugins())[0]
 
 
 def load_dataset(name: str, request: DataRequest, *, with_faults: bool = False) -> Dataset:
     """Read a data set; images stay in their files. Faults are refused, or returned `with_faults`.
 
-    Raises:
-        ConfigError: If the name is unknown, or its files are not as its layout says.
+    `ConfigError` if the name is unknown, or its files are not as its layout says.
     """
     plugins = request.plugins
     loader = _find(name, plugins)[1]
@@ -218,14 +191,7 @@ def require_modality(
 ) -> None:
     """Refuse texts where a method looks at images, and images where it reads texts.
 
-    Args:
-        dataset: The run's.
-        method: The method's name.
-        needs: The kinds of arrays that the method takes.
-        options: Names of the method's options.
-
-    Raises:
-        ConfigError: If the method needs examples of the other kind.
+    `needs` are the kinds of arrays that the method takes, and `options` the names of its options.
     """
     for wanted, of_it in _NEEDS.items():
         if wanted == dataset.modality or of_it.isdisjoint(needs):

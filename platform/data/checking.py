@@ -19,14 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from platform.data.catalogue import DataRequest, DatasetInfo, dataset_info, load_dataset
-from platform.data.dataset import (
-    Dataset,
-    ImageFiles,
-    Indices,
-    Split,
-    content_digests,
-    decode,
-)
+from platform.data.dataset import Dataset, ImageFiles, Indices, Split, content_digests, decode
 from platform.errors import ConfigError, DataError, Faults
 
 
@@ -183,7 +176,6 @@ class FolderReport:
     Attributes:
         info: The facts about the data set that need no files.
         refusal: The lines with which a run would refuse the folder; None for a sound folder.
-        dataset: The data set; None if it could not be read.
         found: Findings by `KINDS`, in words; empty if the data set could not be read.
     """
 

@@ -87,11 +87,7 @@ class ImageFiles:
         return len(self.paths)
 
     def __getitem__(self, rows: Indices, /) -> list[NDArray[np.uint8]]:
-        """Return the decoded images of these rows.
-
-        Raises:
-            DataError: If a file cannot be read, is no image, or is too large.
-        """
+        """Return these rows' images, decoded; `DataError` if one cannot be read or is too large."""
         return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
 
     def size_of(self, row: int) -> int:
@@ -113,9 +109,8 @@ class ImageFiles:
     def bytes_of(self, row: int) -> bytes:
         """Return a file as it is.
 
-        Raises:
-            DataError: If it cannot be read, lies outside the root once links are followed, is no
-                regular file, or is too large.
+        `DataError` if it cannot be read, lies outside the root once links are followed, is no
+        regular file, or is too large.
         """
         path = self.root / self.paths[row]
         try:
@@ -139,14 +134,9 @@ class ImageFiles:
 
 
 def decode(data: bytes, name: str) -> NDArray[np.uint8]:
-    """Return an image file's pixels, uint8 (H, W, 3).
+    """Return an image file's pixels, uint8 (H, W, 3); `name` is for errors.
 
-    Args:
-        data: The file.
-        name: Its name in errors.
-
-    Raises:
-        DataError: If the file is no image of a known format, is cut off, or has too many pixels.
+    `DataError` if it is no image of a known format, is cut off, or has too many pixels.
     """
     # Imported late: a run on rendered images needs no decoder.
     from PIL import Image, ImageFile, UnidentifiedImageError
@@ -173,13 +163,10 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
-    """Return a SHA-256 digest of each image's content, 32 bytes.
+    """Return a SHA-256 digest of each image's content, 32 bytes; `DataError` if it is unreadable.
 
     The digest of a file covers its bytes, that of an array its shape and values; neither depends on
     the image's place.
-
-    Raises:
-        DataError: If a file cannot be read.
     """
     if isinstance(images, ImageFiles):
         return [hashlib.sha256(images.bytes_of(int(row))).digest() for row in rows]
@@ -310,10 +297,8 @@ class Dataset:
         """Return a data set in which both sides are one pool: training, then test examples.
 
         Some partitions deal out all examples before each client splits its own: training and test
-        rows are then rows of the same split, and each client keeps them disjoint.
-
-        Raises:
-            DataError: If the two sides are not of one kind.
+        rows are then rows of the same split, and each client keeps them disjoint. `DataError` if
+        the two sides are not of one kind.
         """
         train, test = self.train, self.test
         texts = None if train.texts is None else (*train.texts, *(test.texts or ()))

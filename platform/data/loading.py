@@ -250,7 +250,6 @@ class TaskData:
     """A data set and the rows that each client holds.
 
     Attributes:
-        dataset: All images.
         clients: Each client's row numbers.
         classes: The classes that are dealt out, the data set's first ones in label order.
         domains: Indices of the domains that are dealt out, ascending.
@@ -410,11 +409,8 @@ class Holding:
     """One client's images in numbers.
 
     Attributes:
-        client: Its name.
         is_new: Whether it is a new client, who takes part in no round.
         train: Training images by class, (classes,).
-        validation: Validation images by class.
-        test: Test images by class.
         domains: Images of all three by domain, (domains that are dealt out,).
         sense: The sense of names for this client, where senses differ.
     """

@@ -65,13 +65,11 @@ class Group:
 
     Attributes:
         root: Folder that paths are relative to, links followed.
-        listed: All images.
         sentence: The reading of the files, for people.
         parts: The uses that the layout has places for, whether or not an image lies there: one
             image more or less must not decide how the others are used.
         classes: Where folders name the classes, all of these names in ASCII order, also those of
             empty folders.
-        files: The reader of the images.
     """
 
     root: Path
@@ -93,13 +91,11 @@ class OwnReading:
 
     Attributes:
         root: The folder, links followed; no path leaves it.
-        layout: Its layout.
         words: The words for each class by its name in the files, in label order.
         owners: What its groups are.
         groups: The images of each domain or client; else a single group with an empty name.
         has_class_list: Whether a file lists the classes of all clients, so that the list does not
             depend on any client's folder.
-        remarks: Further sentences for people.
     """
 
     root: Path

@@ -331,11 +331,7 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
             groups[name] = replace(group, root=root, listed=below)
     names = sorted({name for group in groups.values() for name in group.classes})
     return OwnReading(
-        root=root,
-        layout=layout,
-        words={name: name for name in names},
-        owners=owners,
-        groups=groups,
+        root=root, layout=layout, words={name: name for name in names}, owners=owners, groups=groups
     )
 
 

@@ -332,14 +332,11 @@ class PartitionPlan:
     """The rules of one partition.
 
     Attributes:
-        kind: As in `task.partition.kind`.
-        clients: Number of clients.
         classes: Number of classes; under `domain_dirichlet`, of pairs of domain and class, by
             domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
             together. None takes all images, or `images_each`.
-        shares: How the kinds with random shares draw.
         domains: Names of the domains that `domain_dirichlet` deals out; their number divides
             `clients`.
         superclasses: Of each class, under `hierarchical_dirichlet`.
@@ -545,10 +542,7 @@ def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
 
 
 def _dealt(rng: np.random.Generator, *pools: tuple[Indices, Counts, Counts]) -> list[list[Indices]]:
-    """Deal out pools class by class, and return each client's rows of each pool.
-
-    A pool is labels, sizes of classes, and counts (classes, clients).
-    """
+    """Deal out pools (labels, class sizes, counts by client); return clients' rows of each."""
     rows = [_by_class(labels, sizes) for labels, sizes, _ in pools]
     hands = [[[np.zeros(0, np.int64)] for _ in counts.T] for _, _, counts in pools]
     for label in range(len(rows[0])):

@@ -469,10 +469,7 @@ def rendered(
 def draw_split(
     keys: tuple[int, int, int], domains: tuple[str, ...], labels: Indices, outlines: Indices
 ) -> Split:
-    """Draw images with labels (n,) in each domain, of outlines (domains, n) out of `CLASSES`.
-
-    The keys are the seed, the stream and the part.
-    """
+    """Draw images with labels (n,), of outlines (domains, n); keys: seed, stream, part."""
     images = np.empty((*outlines.shape, _SIDE, _SIDE, 3), dtype=np.uint8)
     for index, domain in enumerate(domains):
         key = (*keys[1:], DOMAINS.index(domain))

@@ -275,10 +275,7 @@ class _Silent:
         return Prepared(None, np.zeros(protection.layout.protected), entry, ())
 
     def _sum(
-        self,
-        protection: Protection,
-        document: Mapping[str, Any],
-        sent: Sequence[Prepared],
+        self, protection: Protection, document: Mapping[str, Any], sent: Sequence[Prepared]
     ) -> Summed:
         layout, sums = protection.layout, protection.sums
         if not self.noised:

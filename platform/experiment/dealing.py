@@ -34,11 +34,9 @@ class Learning:
     """The part of a run that no privacy setting changes.
 
     Attributes:
-        method: The method.
         classes: The classes that are dealt out, in label order.
         train: Each client's training examples.
         evaluation: The sets for measuring clients' models.
-        device: The device of torch.
         batch_of: Makes the method's arrays of images (n, H, W, 3) or texts.
     """
 

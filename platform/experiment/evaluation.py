@@ -125,7 +125,6 @@ class Measured:
     """All clients' accuracy under a protocol.
 
     Attributes:
-        protocol: The protocol's name.
         sets: Accuracy on each set: `local`, the clients' own test images or under `all_classes`
             those of all clients, and the common sets.
     """

@@ -66,11 +66,7 @@ class Exported:
     accuracy: Accuracy | None
 
 
-def model_card(
-    simulation: Simulation,
-    summary: Mapping[str, Any],
-    exported: Exported,
-) -> str:
+def model_card(simulation: Simulation, summary: Mapping[str, Any], exported: Exported) -> str:
     """Return markdown that describes the tensors and their cost in privacy."""
     config, part = simulation.run.terms.config, exported.part
     model, backbone = config.task.model, "none; the tensors are of a network of the method's own"
@@ -157,7 +153,6 @@ class TrainedModel:
     """The model of a finished run.
 
     Attributes:
-        method: Its method.
         view: The shared parameters after the last round, with the own part of a chosen client.
         classes: The classes among which it chooses.
         batch_of: Makes the method's arrays of images (n, H, W, 3) or texts.

@@ -18,13 +18,7 @@ from platform.config.sections import FederationConfig
 from platform.data.loading import TaskData, task_without_images
 from platform.data.preparing import frozen_model, is_public
 from platform.disk.files import only_process_of, require_free
-from platform.disk.opening import (
-    closed_on_error,
-    open_storage,
-    records_in,
-    run_folder,
-    transaction,
-)
+from platform.disk.opening import closed_on_error, open_storage, records_in, run_folder, transaction
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.environment import (
     resolve_device,
@@ -34,11 +28,7 @@ from platform.experiment.environment import (
 )
 from platform.experiment.evaluation import UNMEASURED
 from platform.experiment.finishing import Conducted
-from platform.experiment.method_building import (
-    method_on,
-    task_of,
-    void_options,
-)
+from platform.experiment.method_building import method_on, task_of, void_options
 from platform.experiment.planning import (
     Surroundings,
     new_run_id,

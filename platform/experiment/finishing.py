@@ -41,11 +41,7 @@ from platform.experiment.caveats import (
     optimizer_document,
     run_warnings,
 )
-from platform.experiment.comparisons import (
-    measure_newcomers,
-    measure_silence,
-    measure_twins,
-)
+from platform.experiment.comparisons import measure_newcomers, measure_silence, measure_twins
 from platform.experiment.evaluation import (
     Examined,
     Measured,
@@ -270,7 +266,6 @@ class Findings:
         final: The results of the final models, after personalising.
         before: The accuracy before personalising, as a document.
         personalising: Seconds that clients took to personalise; None after an interruption.
-        local: The results of the local twins.
         silence: The results of the silent runs, `bare` and `noised`.
         newcomers: The results of clients that never took part, as a document.
         canaries: The results of an audit's canaries, as a document.
@@ -286,10 +281,7 @@ class Findings:
 
 
 def summary_document(
-    run: Run,
-    rounds: Sequence[Mapping[str, Any]],
-    findings: Findings,
-    warnings: Sequence[Caveat],
+    run: Run, rounds: Sequence[Mapping[str, Any]], findings: Findings, warnings: Sequence[Caveat]
 ) -> dict[str, Any]:
     """Return the whole run, as `summary.json` states it.
 
@@ -373,9 +365,7 @@ def _subspace(run: Run) -> dict[str, Any] | None:
 
 
 def _phases(
-    run: Run,
-    documents: Sequence[Mapping[str, Any]],
-    findings: Findings,
+    run: Run, documents: Sequence[Mapping[str, Any]], findings: Findings
 ) -> dict[str, Any] | None:
     """Return accuracies and costs of the second phase, where the pool is made after the rounds.
 

@@ -51,13 +51,7 @@ from platform.holder.settings import (
 )
 from platform.holder.store import Keeping, erase_run, only_process_with
 from platform.parties.client import Client
-from platform.parties.profile import (
-    ClientProfile,
-    RunNames,
-    Safeguards,
-    expectations_of,
-    view_of,
-)
+from platform.parties.profile import ClientProfile, RunNames, Safeguards, expectations_of, view_of
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms

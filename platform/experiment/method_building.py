@@ -29,9 +29,7 @@ from methods import (
 )
 from methods.interface.groups import in_groups
 from methods.interface.method import marks_of
-from methods.interface.server_optimizers import (
-    WithServerOptimizer,
-)
+from methods.interface.server_optimizers import WithServerOptimizer
 from methods.interface.subspace import in_subspace, origin_of
 from methods.plugins import Guarded, calling
 from platform.config import MethodConfig, RunConfig
@@ -76,12 +74,7 @@ PublicImages = Callable[[Method], Examples]
 
 
 def method_on(
-    data: TaskData,
-    registry: Registry,
-    config: RunConfig,
-    task: Task,
-    *,
-    public: PublicImages,
+    data: TaskData, registry: Registry, config: RunConfig, task: Task, *, public: PublicImages
 ) -> Method:
     """Build the configured method for a run's data; examples of another kind are refused."""
     method, name = build_method(registry, config, task, public), config.method.name

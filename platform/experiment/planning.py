@@ -20,14 +20,7 @@ import yaml
 from methods import Method, MethodError, Registry
 from methods.plugins import InProgram, Plugins
 from platform.agreement import require_agreement, stored_tree
-from platform.config import (
-    RunConfig,
-    SeedConfig,
-    Sources,
-    StorageConfig,
-    dump_config,
-    parse_config,
-)
+from platform.config import RunConfig, SeedConfig, Sources, StorageConfig, dump_config, parse_config
 from platform.config.loading import validate_options
 from platform.config.randomness import stream
 from platform.config.rules import void_settings
@@ -69,12 +62,7 @@ from platform.experiment.method_building import (
     task_of,
     void_options,
 )
-from platform.experiment.simulation import (
-    Simulation,
-    build_population,
-    draw_key,
-    read_canaries,
-)
+from platform.experiment.simulation import Simulation, build_population, draw_key, read_canaries
 from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.protection.building import (
@@ -101,7 +89,6 @@ class Surroundings:
     """The parts that a run takes from outside its configuration; tests give their own.
 
     Attributes:
-        registry: The methods.
         sources: Packaged configurations and method presets.
         now: The time, for records.
         clock: Seconds, for durations.
@@ -118,11 +105,7 @@ class Surroundings:
 
     @classmethod
     def with_plugins(
-        cls,
-        folder: Path | None,
-        *,
-        objects: tuple[InProgram, ...] = (),
-        as_published: bool = False,
+        cls, folder: Path | None, *, objects: tuple[InProgram, ...] = (), as_published: bool = False
     ) -> Self:
         """Return the usual surroundings with the user's plug-ins, in a folder and of the program.
 
@@ -134,12 +117,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run that has passed every check, before anything is written.
-
-    Attributes:
-        terms: The terms of its rounds.
-        learning: Its clients' method, examples and device.
-    """
+    """A run that has passed every check, before anything is written."""
 
     terms: RunTerms
     learning: Learning

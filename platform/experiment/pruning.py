@@ -25,8 +25,6 @@ class Leftovers:
     """The parts of a run that pruning would erase.
 
     Attributes:
-        run_id: The run.
-        status: The status in its row.
         states: Rounds whose server state is stored.
         generations: Rounds whose pool entries are stored.
         clients: Number of clients whose own part of the run lies beside the database.

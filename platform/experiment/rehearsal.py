@@ -149,11 +149,7 @@ def rehearsal_config(
     tree["secure_aggregation"] = {}
     # A client moves one private expert, and that update is as long as one prompt's update.
     tree["pool"] = {} if config.pool.kind == "groups" else {**tree["pool"], "noise": None}
-    tree["evaluation"] = {
-        "every": tree["rounds"],
-        "local_twins": False,
-        "worth_of_sharing": False,
-    }
+    tree["evaluation"] = {"every": tree["rounds"], "local_twins": False, "worth_of_sharing": False}
     # The dry run keeps no upload, so an audit has no object.
     tree["audit"] = None
     tree["storage"] = {"url": url}

@@ -74,10 +74,7 @@ class CanaryMethod(OverMethod):
 
 
 def draw_key(config: RunConfig, folder: Path) -> str | None:
-    """Draw a run's key, keep it in the run's folder, and return the commitment to it.
-
-    A run without canaries gets no key, and None.
-    """
+    """Draw a run's key into its folder, and return the commitment to it; None without canaries."""
     if config.audit is None:
         return None
     key = new_key()
@@ -166,11 +163,6 @@ class Simulation:
     """A run with the other parts of a simulation.
 
     Attributes:
-        run: The run, as its coordinator conducts it.
-        folder: The folder of its files.
-        database: The coordinator's database.
-        learning: Method and examples.
-        population: The clients.
         canaries: The uploads of an audit's canaries; None without an audit.
     """
 

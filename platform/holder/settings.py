@@ -433,7 +433,6 @@ class Account:
     """All spending of a holder.
 
     Attributes:
-        runs: One entry a run, by the run's name.
         total: Of all runs together; less than the sum of the runs' epsilons.
     """
 

@@ -100,13 +100,7 @@ from platform.wire.outside_rounds import (
     encode_scores,
 )
 from platform.wire.receipt_messages import is_enclosed
-from privacy import (
-    NO_STATE,
-    Authentication,
-    ProtocolViolation,
-    Release,
-    ReleaseKey,
-)
+from privacy import NO_STATE, Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
     ClientState,
     Confirmed,

@@ -65,11 +65,7 @@ class Expectations:
 
 
 def expectations_of(
-    method: Method,
-    *,
-    rounds: int = _LARGEST,
-    clients: int = _LARGEST,
-    generations: int = _LARGEST,
+    method: Method, *, rounds: int = _LARGEST, clients: int = _LARGEST, generations: int = _LARGEST
 ) -> Expectations:
     """Return what follows from a method and a few numbers of the configuration.
 
@@ -291,9 +287,6 @@ class ClientProfile:
     """Everything about a client that does not change within a run.
 
     Attributes:
-        name: The client's name on the transport.
-        randomness: Where noise, batches and first states come from.
-        safeguards: How the client protects itself.
         measured: The sets on which it measures its own model.
     """
 

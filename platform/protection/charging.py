@@ -249,7 +249,6 @@ class Limits:
     """The limits on one client's spending, which the coordinator and the client both enforce.
 
     Attributes:
-        accountant: The accountant that prices.
         target_epsilon: Limit of one run, None without a limit.
         lifetime_budget: Limit of all runs on the same data, None without a limit.
         mechanisms: All mechanisms that a row may name; earlier runs may have had others.

@@ -94,10 +94,8 @@ class Grouping:
     def read(self, summed: Summed, norm: float | None, deviation: float) -> GroupReading:
         """Return how many clients a sum counts in each group.
 
-        Args:
-            summed: The average of the sum.
-            norm: Norm of the vector that is clipped beside the counts; None if nothing is clipped.
-            deviation: Deviation of the noise on each coordinate of the sum; 0 without noise.
+        `norm` is that of the vector that is clipped beside the counts, None if nothing is clipped,
+        and `deviation` that of the noise on each coordinate of the sum.
         """
         bound, found = self.bound(norm), np.array([summed.extras[name] for name in self.names])
         clients = found * summed.total_weight / bound
@@ -117,7 +115,6 @@ class GroupReading:
         counts: Clients in each group, (K,), with the sum's noise.
         deviation: Standard deviation of that noise; at 0 no count may be shown.
         floor: The smallest divisor of a block; public.
-        split: Whether an empty group's expert becomes a copy of a crowded one.
     """
 
     counts: NDArray[np.float64]
@@ -148,7 +145,6 @@ class NoisedMean:
 
     Attributes:
         mean: The mean; noise may leave [0, 1].
-        deviation: Standard deviation of its noise.
     """
 
     mean: float
@@ -200,10 +196,7 @@ class Extras:
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
     def append(
-        self,
-        vector: NDArray[np.float64],
-        validation: float | None,
-        group: int | None = None,
+        self, vector: NDArray[np.float64], validation: float | None, group: int | None = None
     ) -> NDArray[np.float64]:
         """Clip an update and append the extras, norm at most `joint_norm`, and counts.
 

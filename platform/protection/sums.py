@@ -330,12 +330,10 @@ class SumProtection:
         return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
-        """Return the average of a sum.
+        """Return the average of a sum with all its noise.
 
-        Args:
-            totals: The sum, with all its noise.
-            planned: Number of clients that the round was planned for. Some mechanisms divide the
-                sum by it, because the number of survivors has no noise.
+        Some mechanisms divide by the number of clients that the round was `planned` for, because
+        the number of survivors has no noise.
         """
         if self.mechanism.divides_by == "survivors":
             return self.layout.average(totals)

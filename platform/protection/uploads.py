@@ -79,7 +79,6 @@ class EntryProtection:
     """The protection of a pool entry.
 
     Attributes:
-        spec: The arrays of an entry.
         noise: Whether it carries the sum's noise or its own.
         mechanism: The entry's own mechanism, whose noise must be on the client. None if the entry
             has the mechanism of the sum.

@@ -126,11 +126,7 @@ class Hub:
             raise
 
     async def _exchange(
-        self,
-        stage: Stage,
-        messages: Mapping[ClientId, bytes],
-        seconds: float,
-        enough: int | None,
+        self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float, enough: int | None
     ) -> dict[ClientId, bytes | Dropout]:
         numbers: list[int] = []
         waiting: dict[ClientId, asyncio.Future[packets.Outcome]] = {}

@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS: Final = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
-    *("#E69F00", "#56B4E9", "#000000"),
-)
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
 DASHES: Final = ("-", "--", "-.", ":")
 HATCHES: Final = ("", "///", "...", "xxx", "\\\\\\", "+++", "ooo", "---")

@@ -26,9 +26,7 @@ class Interval:
     Attributes:
         mean: Their mean; shares of 1, as all bounds.
         low: Lower bound of the 95% interval.
-        high: Upper bound.
         p: Two-sided p of the hypothesis that the mean is 0.
-        n: Number of pairs.
     """
 
     mean: float

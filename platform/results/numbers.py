@@ -1,7 +1,4 @@
-"""The numbers of a run, and their mean and deviation over seeds.
-
-The numbers come from the run's summary, or from its committed rounds.
-"""
+"""The numbers of a run, from its summary or its committed rounds, and their spread over seeds."""
 
 from __future__ import annotations
 
@@ -95,10 +92,7 @@ def label_of(method: str, axes: Axes, without: Sequence[str] = (HELD_OUT,)) -> L
 
 
 def spread_of(
-    records: Iterable[R],
-    number: Callable[[R], float | None],
-    *,
-    parts: Sequence[str] = (),
+    records: Iterable[R], number: Callable[[R], float | None], *, parts: Sequence[str] = ()
 ) -> Spread | None:
     """Return a number over seeds; several numbers of one seed are averaged first.
 
@@ -138,13 +132,7 @@ class RunNumbers:
     """A run, finished or not.
 
     Attributes:
-        run_id: The run.
-        config: The name of its configuration.
-        dataset: Name of the data set.
-        method: Name of the method.
-        seed: The run's seed.
         axes: Its values on the axes of a sweep; empty for a single run.
-        protocol: Name of the protocol.
         document: Its summary, or the known part of the summary before the end.
     """
 

@@ -356,10 +356,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
 
 
 def _final(runs: Runs, name: str, measured: str) -> Picture | None:
-    """Return the final accuracy of each line, as bars with numbers.
-
-    With one configuration, methods have a colour each and stand together at each setting.
-    """
+    """Return each line's final accuracy as bars; of one configuration, by method and setting."""
     groups = _groups(runs)
     axes = list(dict.fromkeys(label_of("", run.axes).axes for run in runs))
     if len(groups) == 1 and len(axes) > 1:

@@ -35,9 +35,6 @@ class SweepCell:
 
     Attributes:
         config: The name of its configuration in tables.
-        method: Name of the method.
-        seed: The run's seed.
-        axes: Its values on the axes.
         identity: The key that finds its run.
         database: Its own database's path from the sweep's folder; None for the sweep's database.
     """
@@ -198,10 +195,7 @@ class KnownRun(NamedTuple):
 
 
 def runs_by_cell(database: Database, url: str) -> dict[str, KnownRun]:
-    """Return one run of a database for each cell's identity: finished if possible, else the newest.
-
-    The database's URL leads to the runs' folders.
-    """
+    """Return one run for each cell's identity: finished if possible, else the newest."""
     found: dict[str, KnownRun] = {}
     with database.unit_of_work(read_only=True) as uow:
         rows = uow.runs.list()

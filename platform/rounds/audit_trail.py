@@ -112,11 +112,7 @@ class AuditTrail:
 
     def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Note that a round ended without a result."""
-        detail = {
-            "attempt": plan.attempt,
-            "charged": error.uploads_asked,
-            "phase": error.phase,
-        }
+        detail = {"attempt": plan.attempt, "charged": error.uploads_asked, "phase": error.phase}
         self._append("round.aborted", round_number=plan.round_number, detail=detail)
 
     def round_committed(

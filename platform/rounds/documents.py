@@ -62,12 +62,7 @@ NO_ACCURACY: Mapping[str, Any] = dict.fromkeys(("mean", "weighted", "std", "wors
 """The accuracy where it was not measured."""
 
 
-DEFAULTS = {
-    "phase": ROUNDS,
-    "validation": NO_ACCURACY,
-    "released_validation": None,
-    "groups": None,
-}
+DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None, "groups": None}
 """Values of keys that rounds of earlier versions do not have."""
 
 

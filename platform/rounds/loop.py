@@ -205,10 +205,7 @@ class Federation:
         clock, mine = self._run.clock, (plan.round_number, plan.attempt)
         committed = {**after.committed, **dict.fromkeys(outcome.survivors, mine)}
         after = replace(
-            after,
-            completed=plan.round_number,
-            committed=committed,
-            ahead=outcome.keys_ahead(plan),
+            after, completed=plan.round_number, committed=committed, ahead=outcome.keys_ahead(plan)
         )
         trained = clock()
         measures = self._run.measure(self._run, plan.round_number, after)

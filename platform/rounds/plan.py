@@ -64,8 +64,6 @@ class RoundPlan:
     """The facts about an attempt that are fixed before anything is sent.
 
     Attributes:
-        round_number: The round, from 1.
-        attempt: The attempt, from 1.
         cohort: The clients that are invited, sorted.
         committed: The last committed attempt that each client's update is part of; clients
             without one are absent.

@@ -194,10 +194,7 @@ class Courier:
         return {client: enclosed.get(client, message) for client, message in messages.items()}
 
     def _standing_at(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
-        """Return what the log says at a stage, read once for all its messages.
-
-        None before any round.
-        """
+        """Return what the log says at a stage, read once for all messages; None before a round."""
         now = self._standing
         if now is not None and now.place == place:
             return now

@@ -193,7 +193,6 @@ class Exchange:
     """Sends an attempt's stages, counts bytes and keeps results.
 
     Attributes:
-        journal: Keeps the results of stages.
         deadline: Seconds to wait for each stage, None for as long as it takes.
         up: Bytes received so far.
         down: Bytes sent so far.
@@ -423,7 +422,6 @@ class RoundRunner:
 
     Attributes:
         noise_of: Returns the source of the coordinator's own noise of a round and attempt.
-        deadline: Seconds to wait for each stage, None for as long as it takes.
         noise_state: The state that the coordinator's noise of the last committed sum left.
     """
 
@@ -550,8 +548,7 @@ class RoundRunner:
         if isinstance(summed.state, CollectingConfirmations):
             confirming, asked = summed, exchange.relays(result.relays)
             result = exchange.settled(
-                "confirm",
-                lambda: confirming.settled(exchange("confirm", asked, wire.decode_relay)),
+                "confirm", lambda: confirming.settled(exchange("confirm", asked, wire.decode_relay))
             )
             summed = summed.at(result.state)
         # Clients make keys ahead with their last message, if all clients that need keys are here.

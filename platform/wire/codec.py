@@ -215,10 +215,7 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 _WRITER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _READER = json.JSONDecoder(
-    parse_int=_integer,
-    parse_float=_number,
-    parse_constant=_refuse,
-    object_pairs_hook=_unique,
+    parse_int=_integer, parse_float=_number, parse_constant=_refuse, object_pairs_hook=_unique
 )
 
 

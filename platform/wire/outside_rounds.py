@@ -61,7 +61,6 @@ class Facts:
     """The facts that must be the same on both sides.
 
     Attributes:
-        version: Sotto's version.
         model: Digest of the frozen model's weights and image preprocessing; empty without a model.
         method: Digest of the method's file; empty for a packaged method.
     """
@@ -77,7 +76,6 @@ class Offer:
 
     Attributes:
         config: The run's configuration, canonical JSON without any path of the coordinator's.
-        facts: The coordinator's facts.
     """
 
     envelope: Envelope

@@ -233,11 +233,7 @@ def _encode(receipt: Receipt, blind: bytes) -> bytes:
         "blind": blind,
         "common": _write_common(
             _Common(
-                receipt.key,
-                receipt.changes,
-                receipt.checkpoint,
-                receipt.delta,
-                receipt.accountant,
+                receipt.key, receipt.changes, receipt.checkpoint, receipt.delta, receipt.accountant
             )
         ),
         "consistency": b"".join(receipt.consistency),

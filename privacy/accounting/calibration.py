@@ -178,12 +178,7 @@ _LEAST_SAMPLED, _LARGEST_SAMPLED = 0.2, 1e6
 
 @functools.lru_cache(maxsize=256)
 def calibrate_sampled(
-    target_epsilon: float,
-    delta: float,
-    term: Term,
-    *,
-    relation: Relation,
-    accountant: Accountant,
+    target_epsilon: float, delta: float, term: Term, *, relation: Relation, accountant: Accountant
 ) -> float:
     """Find a noise multiplier that fits the target, at most 2e-5 (relative) above the smallest.
 

@@ -19,14 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from privacy.errors import UnsupportedEvent
-from privacy.events import (
-    GAUSSIAN,
-    NO_NOISE,
-    PRICED_LAWS,
-    IntegerNoise,
-    Relation,
-    Release,
-)
+from privacy.events import GAUSSIAN, NO_NOISE, PRICED_LAWS, IntegerNoise, Relation, Release
 
 # Far above the last bit of a float64 and far below what any calibration resolves (1e-6).
 _DIGITS = 12

@@ -198,11 +198,7 @@ class GaussianBound:
 
 
 def gaussian_bound(
-    inside: NDArray[np.float64],
-    outside: NDArray[np.float64],
-    *,
-    claimed_mu: float,
-    delta: float,
+    inside: NDArray[np.float64], outside: NDArray[np.float64], *, claimed_mu: float, delta: float
 ) -> GaussianBound:
     """Bound epsilon from the scores of canaries and of their neighbours.
 

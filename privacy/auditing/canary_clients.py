@@ -111,11 +111,7 @@ class Canaries:
         return self._drawn[0]
 
     def upload(self, canary: int) -> NDArray[np.float64]:
-        """Return what a canary sends in every round, in units of C: of shape (d,).
-
-        Args:
-            canary: Which, from 0.
-        """
+        """Return what a canary, numbered from 0, sends in every round, in units of C, (d,)."""
         which = canary % self.directions
         unit = np.zeros(self.dimension)
         unit[self._rows[which]] = self.sides[which]
@@ -258,12 +254,7 @@ def canary_ceiling(
 
 
 def _guessed(
-    canaries: Canaries,
-    scores: NDArray[np.float64],
-    mu: float,
-    delta: float,
-    *,
-    sent: float,
+    canaries: Canaries, scores: NDArray[np.float64], mu: float, delta: float, *, sent: float
 ) -> float | None:
     if canaries.together > 1:
         return None

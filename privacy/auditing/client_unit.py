@@ -31,12 +31,7 @@ from scipy.fft import idct
 from scipy.special import ndtri
 from scipy.stats import t as student_t
 
-from privacy._validate import (
-    finite_vector,
-    require_member,
-    require_positive,
-    require_probability,
-)
+from privacy._validate import finite_vector, require_member, require_positive, require_probability
 from privacy.auditing.bounds import (
     GaussianBound,
     correct_guesses,
@@ -144,12 +139,7 @@ def play_client_unit(
 
 
 def _factors(
-    canaries: int,
-    oversized: int,
-    relation: Relation,
-    rng: np.random.Generator,
-    *,
-    is_flagged: bool,
+    canaries: int, oversized: int, relation: Relation, rng: np.random.Generator, *, is_flagged: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Return lengths of all canaries in units of C, the over-long ones last, and the coins."""
     present = _INSIDE if is_flagged else 1.0

@@ -24,11 +24,7 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from privacy.errors import Authentication
 from privacy.randomness import Entropy, draw
@@ -158,11 +154,7 @@ class Enrolment:
         _require_nodes(self.members)
 
     def enrol(self, name: str, public: bytes) -> Enrolment:
-        """Return the enrolment with a new name.
-
-        Raises:
-            ValueError: If the name or the key is or was in use.
-        """
+        """Return the enrolment with a new name; `ValueError` if name or key is or was in use."""
         if name in self.members:
             raise ValueError(f"{name!r} is enrolled already, or was")
         return self._with(name, Member(public))
@@ -185,11 +177,7 @@ class Enrolment:
         return self._with(name, replace(self._current_member(name), node=node))
 
     def revoke(self, name: str) -> Enrolment:
-        """Return the enrolment without a name, which can never take part again.
-
-        Raises:
-            ValueError: If the name is not enrolled.
-        """
+        """Return the enrolment without a name, for good; `ValueError` if it is not enrolled."""
         member = self._current_member(name)
         return self._with(name, Member(None, tuple(_keys(member))))
 

@@ -307,11 +307,7 @@ _CLIENTS: _Codec[ClientState] = _Codec(
     b"SC",
     MappingProxyType(
         {
-            Advertised: {
-                **_OWN,
-                "channel_private": DIGEST,
-                "mask_private": DIGEST,
-            },
+            Advertised: {**_OWN, "channel_private": DIGEST, "mask_private": DIGEST},
             Shared: {
                 **_OWN,
                 "seed": DIGEST,
@@ -336,12 +332,7 @@ _CLIENTS: _Codec[ClientState] = _Codec(
                 "context": DIGEST,
                 "withheld": INDICES,
             },
-            Confirmed: {
-                **_OWN,
-                "shares": SHARES,
-                "survivors": INDICES,
-                "transcript": DIGEST,
-            },
+            Confirmed: {**_OWN, "shares": SHARES, "survivors": INDICES, "transcript": DIGEST},
             Done: {**_OWN, "survivors": INDICES},
         }
     ),
@@ -352,11 +343,7 @@ _SERVERS: _Codec[ServerState] = _Codec(
     MappingProxyType(
         {
             CollectingKeys: {"context": DIGEST},
-            CollectingShares: {
-                "context": DIGEST,
-                "roster": ROSTER,
-                "refused": REFUSED,
-            },
+            CollectingShares: {"context": DIGEST, "roster": ROSTER, "refused": REFUSED},
             CollectingMasked: {
                 "context": DIGEST,
                 "announced": DIGEST,
@@ -376,20 +363,12 @@ def encode_client_state(state: ClientState) -> bytes:
 
 
 def decode_client_state(data: bytes) -> ClientState:
-    """Read back what `encode_client_state` wrote, equal to the state encoded.
-
-    Raises:
-        ProtocolViolation: If the bytes are no valid state; the error does not say why.
-    """
+    """Read back a client's state; `ProtocolViolation`, without a reason, if it is not valid."""
     return _CLIENTS.decode(data)
 
 
 def encode_server_state(state: ServerState) -> bytes:
-    """Return the one encoding of a server's state.
-
-    Raises:
-        ValueError: If the round is finished; its sum is a result and waits for nothing.
-    """
+    """Return the one encoding of a server's state; `ValueError` if the round is finished."""
     if isinstance(state, Finished):
         raise ValueError("state must wait for messages; a finished round has nothing to go on with")
     return _SERVERS.encode(state)

@@ -162,10 +162,7 @@ def _head(
     *,
     leaves: dict[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Return losses (B,), gradients at fixed encoding.
-
-    And cotangents on what must be pulled back.
-    """
+    """Return losses (B,), gradients at fixed encoding, and cotangents on what is pulled back."""
     constants = {name: tensor.detach() for name, tensor in encoded.items()}
     sources = {name: constants[name] for name, t in encoded.items() if t.requires_grad}
 

@@ -277,10 +277,7 @@ def _zero_unless(usable: Tensor, samples: PerSampleGradients) -> dict[str, Tenso
 
 
 def _dp_optimizer(optimizer: Optimizer, clipping: Clipping) -> Any:
-    """Return Opacus' optimiser around ours.
-
-    Imported here, as Opacus takes longer to load than torch.
-    """
+    """Return Opacus' optimiser around ours; imported here, as it loads longer than torch."""
     from opacus.optimizers.optimizer import DPOptimizer
 
     return DPOptimizer(

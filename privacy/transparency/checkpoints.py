@@ -122,19 +122,11 @@ class NoteKey:
 
     @staticmethod
     def decode(text: str) -> NoteKey:
-        """Return the key that a text states.
-
-        Raises:
-            ValueError: It states none.
-        """
+        """Return the key that a text states; `ValueError` if it states none."""
         return _decoded(text)
 
     def verify(self, message: bytes, signature: bytes) -> None:
-        """Check a signature.
-
-        Raises:
-            Authentication: It is not this key's signature of that message.
-        """
+        """Check a signature; `Authentication` if it is not this key's of that message."""
         try:
             _verify(self.public, signature, message)
         except (InvalidSignature, ValueError):
@@ -165,11 +157,7 @@ class NoteSigner:
         return self._key.sign(message)
 
     def sign(self, text: str) -> SignedNote:
-        """Return a note with one signature.
-
-        Args:
-            text: It ends in a new line.
-        """
+        """Return a note with one signature; the text ends in a new line."""
         found = Signature(self.name, self.key.key_id, self.signed(text.encode()))
         return SignedNote(text, (found,))
 
@@ -218,11 +206,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def read_note(note: str) -> SignedNote:
-    """Return the parts of a note; no signature is checked.
-
-    Raises:
-        Authentication: It has not the form of one.
-    """
+    """Return the parts of a note; no signature is checked. `Authentication` if it is no note."""
     text, separator, below = note.rpartition("\n\n")
     lines = below.split("\n")
     if not separator or lines.pop() or not 0 < len(lines) <= _MOST_SIGNATURES:
@@ -249,11 +233,7 @@ def open_note(note: str, keys: Sequence[NoteKey]) -> SignedNote:
 
 
 def read_signature(line: str) -> Signature:
-    """Read one line below a note, without its line end.
-
-    Raises:
-        Authentication: It has not the form of one.
-    """
+    """Read one line below a note, without its end; `Authentication` if it has not the form."""
     parts = _LINE.fullmatch(line)
     try:
         raw = decode_base64(parts[2]) if parts else b""
@@ -307,11 +287,7 @@ def sign_checkpoint(checkpoint: Checkpoint, signer: NoteSigner) -> str:
 
 
 def open_checkpoint(note: str, keys: Sequence[NoteKey]) -> Checkpoint:
-    """Return a log's checkpoint, signed by at least one of its keys.
-
-    Raises:
-        Authentication: It is no checkpoint, or not signed by any of them.
-    """
+    """Return a checkpoint; `Authentication` if it is none, or not signed by any of the keys."""
     return decode_checkpoint(open_note(note, keys))
 
 
@@ -398,11 +374,7 @@ def state_lost(new: NoteSigner) -> str:
 
 
 def open_change(text: str) -> KeyChange:
-    """Return the change that a note states, signed by the keys that it names.
-
-    Raises:
-        Authentication: It is not a checkpoint, or not signed by all of them.
-    """
+    """Return the change that a note states; `Authentication` unless all its keys signed it."""
     note = read_note(text)
     kind, *stated = note.text.rstrip("\n").split("\n")
     try:
@@ -439,11 +411,7 @@ class Tile(NamedTuple):
     width: int
 
     def path(self, kind: str | None = None) -> str:
-        """Return the tile's file below the log's prefix.
-
-        Args:
-            kind: In place of the level, such as ``entries``.
-        """
+        """Return the tile's file below the log's prefix; `kind`, as `entries`, is for the level."""
         digits = [f"{self.position % _GROUP:03d}"]
         rest = self.position // _GROUP
         while rest:

@@ -139,10 +139,7 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 
 
 def read_plain(data: bytes, name: str) -> object:
-    """Return the content of a pickle of plain data; a file that does anything else is refused.
-
-    Texts of Python 2 are read as Latin-1.
-    """
+    """Return the content of a pickle of plain data, or refuse it; texts of Python 2 are Latin-1."""
     valid = "dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
     try:
         with warnings.catch_warnings():

@@ -42,13 +42,7 @@ from platform.data.own_folders import (
     some,
 )
 from platform.data.own_layouts import OWN_LAYOUTS, recognise_own
-from platform.data.partition import (
-    TEST_SHARE,
-    ClientIndices,
-    carve,
-    draw_below,
-    draw_tests,
-)
+from platform.data.partition import TEST_SHARE, ClientIndices, carve, draw_below, draw_tests
 from platform.errors import DataError, Faults
 
 _CLIENTS: Final = "client_folders"
@@ -143,12 +137,7 @@ def _load(name: str, request: DataRequest, faults: Faults) -> Dataset:
 
 
 def load_holding(
-    root: Path,
-    classes: Sequence[str],
-    *,
-    test_share: float,
-    key: bytes,
-    hints: Hints | None = None,
+    root: Path, classes: Sequence[str], *, test_share: float, key: bytes, hints: Hints | None = None
 ) -> tuple[Dataset, tuple[str, ...]]:
     """Return one data holder's images, which stay in their files, and say which are left out.
 

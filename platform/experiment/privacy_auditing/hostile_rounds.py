@@ -76,8 +76,6 @@ class FailureAudit(Game):
     """The outcome of the game with failures.
 
     Attributes:
-        mechanism: The mechanism that protects the client.
-        rounds: Number of hostile rounds.
         failed: Number of rounds in which something failed inside the client.
         split: Number of messages that failed on some data sets only.
     """

@@ -26,7 +26,6 @@ class ChannelGame:
     """One channel of a run under audit.
 
     Attributes:
-        run: The planned run.
         profile: The client that sends the canaries.
         charge: The ledger's row for the channel.
         canaries: Number of canaries that are judged.
@@ -76,8 +75,6 @@ class ChannelAudit:
 
     Attributes:
         channel: Where the vector leaves the client: sum, pool or training.
-        mechanism: The mechanism that protects the vector.
-        result: The result of the game.
         scores: The game's scores, shape (m,), as `standardise` returns them.
         included: The secret coins, shape (m,).
         problems: The failures of the direct tests of the noise; empty if all passed.

@@ -120,7 +120,6 @@ class UploadGame(ChannelGame):
     """The sum or pool under audit.
 
     Attributes:
-        channel: The channel.
         apart: Whether a canary and its neighbour are in two groups, as private experts can be.
     """
 

@@ -24,12 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
 from platform.errors import ConfigError
-from platform.relay.links import (
-    await_line,
-    development_enrolment,
-    free_ports,
-    start_process,
-)
+from platform.relay.links import await_line, development_enrolment, free_ports, start_process
 
 DAYS: Final = 7
 NAME: Final = "sotto development"

@@ -172,11 +172,7 @@ def _version(component: str) -> list[Any]:
 
 def _registered(control: Any, enrolled: Mapping[str, bytes]) -> dict[str, int]:
     """Register the enrolled keys and unregister all others; return each client's node."""
-    from flwr.proto.control_pb2 import (
-        ListNodesRequest,
-        RegisterNodeRequest,
-        UnregisterNodeRequest,
-    )
+    from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, UnregisterNodeRequest
 
     listed = control.ListNodes(ListNodesRequest()).nodes_info
     known = {node.public_key: node.node_id for node in listed if node.status != "unregistered"}

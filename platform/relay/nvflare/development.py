@@ -18,12 +18,7 @@ from typing import Any, Final
 import yaml
 
 from platform.errors import ConfigError
-from platform.relay.links import (
-    await_line,
-    development_enrolment,
-    free_ports,
-    start_process,
-)
+from platform.relay.links import await_line, development_enrolment, free_ports, start_process
 from platform.relay.nvflare.site import node_of, settle
 
 PROJECT: Final = "sotto"

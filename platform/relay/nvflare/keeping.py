@@ -72,7 +72,6 @@ class _Job:
     """A job that was submitted.
 
     Attributes:
-        name: FLARE's name for the job.
         submitted: The time of submission, in seconds of this process's monotonic clock.
         unseen: In how many checks in a row it was missing at the server.
         ending: Whether the keeper has told it to end.

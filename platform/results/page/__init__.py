@@ -58,13 +58,9 @@ class Sheet:
     """One page.
 
     Attributes:
-        title: The title.
         lead: The most important sentence.
         warnings: Warnings to read before any number.
-        blocks: Tables and plots, from the top.
-        notes: Remarks.
         search: Fields of the search form; empty without a form.
-        links: Links to more of the same.
         fails: Whether the sheet reports a fault.
     """
 

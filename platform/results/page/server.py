@@ -449,9 +449,6 @@ class Place:
         host: An address of this machine, or its name.
         port: Port; 0 for any free port.
         names: Further names of the page, such as those of a proxy in front of it.
-        token_file: File with the token; None for no token.
-        certificate: Certificate chain for TLS; None for no TLS.
-        key: Private key of the certificate.
     """
 
     host: str

@@ -40,11 +40,7 @@ from platform.results.report.blocks import (
     share_text,
     table,
 )
-from platform.results.report.empirical import (
-    SeenChannel,
-    empirical_section,
-    require_same_claim,
-)
+from platform.results.report.empirical import SeenChannel, empirical_section, require_same_claim
 from platform.results.report.guarantee import (
     composition_section,
     limits_section,

@@ -258,11 +258,7 @@ HAZARDS: Final[tuple[tuple[str, str, Callable[[Subject], Answer] | Answer], ...]
         ),
     ),
     ("3.5", "Models memorise", memorised),
-    (
-        "3.6",
-        "Synthetic data without a guarantee",
-        ("answered", "a run releases no synthetic data"),
-    ),
+    ("3.6", "Synthetic data without a guarantee", ("answered", "a run releases no synthetic data")),
     (
         "3.7",
         "Images and texts: whose data are they?",

@@ -33,11 +33,7 @@ from privacy.accounting.composition import compose, no_cohort
 from privacy.accounting.gaussian import total_mu
 from storage import LedgerRow
 
-CHANNELS: Final = {
-    "sum": "update, into the sum",
-    "pool": "pool entry",
-    "metrics": "measurement",
-}
+CHANNELS: Final = {"sum": "update, into the sum", "pool": "pool entry", "metrics": "measurement"}
 FLAVOURS: Final = {
     "exact": (
         "Gaussian differential privacy, composed exactly and converted to (epsilon, delta) by the "

@@ -59,14 +59,12 @@ class SweepRequest:
     Attributes:
         configs: Files, or names of packaged configurations.
         methods: Names of methods; empty for each configuration's own.
-        seeds: The seeds; empty for each configuration's own.
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
         axes: Axes beside those of `settings`; their cells come first.
         fills: Whether settings are filled in for single methods (`_filled_in`).
         device: The device of all cells, None for the configurations' own.
         folder: The user's folder of own methods, None without one.
-        storage: The coordinator's database.
     """
 
     configs: tuple[str, ...]
@@ -86,15 +84,11 @@ class Cell:
     """One run of the grid.
 
     Attributes:
-        config: The name of the configuration in tables.
-        method: The method's name.
         title: The method's name in its paper.
-        axes: Its values on the axes.
         run: The whole configuration, paths absolute.
         code: SHA-256 of the file of a method from outside, else None.
         reading: Why the method is its implementer's reading of a paper; None for other methods.
         filled: The settings that were filled in for its method.
-        options: All options of its method.
     """
 
     config: str

@@ -226,9 +226,7 @@ class Outcome:
     """The end of a cell.
 
     Attributes:
-        cell: The cell.
         run_id: Its run, None after a failure.
-        summary: The run's summary, None after a failure.
         error: The reason of a failure in one sentence, else None.
         seconds: Its time in this sweep; 0 if an earlier sweep had finished it.
         continues: Whether its run had begun before this sweep.

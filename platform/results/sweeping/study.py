@@ -30,12 +30,7 @@ from platform.results.sweeping.grid import (
     require_none,
     split_values,
 )
-from platform.results.sweeping.running import (
-    SweepObserver,
-    known_runs,
-    only_sweep_in,
-    run_cells,
-)
+from platform.results.sweeping.running import SweepObserver, known_runs, only_sweep_in, run_cells
 from platform.results.sweeping.submitting import database_name, submit_cells
 from platform.results.sweeping.writing import Results, announce, publish
 from platform.rounds.observing import SilentObserver
@@ -61,13 +56,8 @@ def study_request(
 ) -> tuple[SweepRequest, tuple[str, ...]]:
     """Return the request for a study's grid, and what is filled in, as `key=value`.
 
-    Args:
-        config: The name of a packaged configuration, or a file.
-        request: Other fields of the request.
-        epsilons: Targets of whole runs; None for runs without noise.
-        mechanism: The mechanism of the noise; None for the configuration's, or for
-            `distributed_noise` if it has none.
-        sources: Where configurations and mechanisms are found.
+    Epsilons are targets of whole runs, None without noise. No mechanism is the configuration's, or
+    `distributed_noise` if that has none. `request` has other fields of the request.
     """
     fixed = [text for text in request["settings"] if len(split_values(text)) == 1]
     base, values = load_config(Path(config), fixed, sources), dict[str, tuple[str, ...]]()
@@ -147,14 +137,8 @@ def carry_out(
 ) -> Results:
     """Run the cells that have not finished, and write tables and pictures into a folder.
 
-    Args:
-        grid: The cells.
-        results: The folder, in which one sweep works at a time.
-        observer: Watches the cells.
-        url: The database of all cells, unless they are jobs of a cluster.
-        folder: The user's folder of plug-ins.
-        jobs: Processes or jobs at a time; None for one a CPU, or one if cells share a GPU.
-        cluster: The Dask cluster whose jobs the cells are.
+    One sweep at a time works in `results`. The database `url` is that of all cells, unless they are
+    jobs of a Dask `cluster`. `jobs` run at a time; None: one a CPU, or one if cells share a GPU.
     """
     with only_sweep_in(results):
         own = [None if cluster is None else f"{CELLS}/{database_name(c)}" for c in grid.cells]

@@ -181,10 +181,7 @@ def submit_cells(
 
 
 def command_of(cell: Cell, place: Path, folder: Path | None) -> list[str]:
-    """Return the command line that runs a cell, or goes on with its unfinished run.
-
-    Its configuration is written beside its database.
-    """
+    """Write a cell's configuration beside its database; return the command line that runs it."""
     name = database_name(cell)
     url = f"sqlite:///{place}/{name}"
     known = known_runs(url).get(cell.identity)

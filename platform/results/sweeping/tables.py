@@ -60,7 +60,6 @@ class Record(RunNumbers):
     Attributes:
         scores: By selection, then by measure; shares in [0, 1], and differences of shares.
         warnings: The sentences of the warnings in the run's report.
-        ended_early: Whether the run ended before its last round.
         gain: The gain over each client alone, over clients; None if it is not known by client.
         training: The optimiser that it trained with, as `optimizer_document` states it.
     """
@@ -199,7 +198,6 @@ class Column:
     Attributes:
         group: The configuration or data set in words.
         name: The measure, and the held-out domain if there is one.
-        config: The configuration of its runs.
         measure: The key of its number in `Record.scores`.
         domains: The held-out domains of its runs, of which it has the mean; empty for all runs.
     """
@@ -224,7 +222,6 @@ class Row:
     Attributes:
         label: The method with its values on the axes.
         name: Both in words, with the method's name in its paper.
-        numbers: One number for each column.
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
         delta: The delta of the epsilons, None without a mechanism.
         ended_early: Whether a budget ended one of its runs before the last round.
@@ -262,9 +259,6 @@ class Comparison:
     """A paired test of two rows in one column.
 
     Attributes:
-        protocol: The protocol of its table.
-        selection: The selection of its table.
-        column: Name of the column.
         at: The data and the epsilon in words.
         first: Name of the row with the larger mean.
         second: Name of the other row.
@@ -303,10 +297,8 @@ class Table:
 
     Attributes:
         caption: The meaning of the numbers, in sentences.
-        columns: The columns of numbers.
         rows: In the order of the command line.
         adversaries: Groups with equal epsilons and the first of each; empty without epsilons.
-        warnings: The warnings of all runs' reports.
         notes: Details that the caption leaves out.
         training: The optimisers of the runs in words, with their runs where they differ.
         tests: Paired tests of the rows with the same data and epsilon.
@@ -333,10 +325,7 @@ class Table:
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
-    """Return one table for each protocol and selection that was measured.
-
-    Cells without a record are shown as missing.
-    """
+    """Return a table for each measured protocol and selection; numbers may be missing."""
     found = []
     for protocol in dict.fromkeys(record.protocol for record in records):
         of = [record for record in records if record.protocol == protocol]
@@ -482,10 +471,7 @@ def _tested(
 
 
 def _shared(first: Row, second: Row) -> Axes | None:
-    """Return the data and the epsilon at which two rows are compared; None if they are not.
-
-    A method that sends nothing is compared at every epsilon.
-    """
+    """Return the data and epsilon at which two rows compare, or None; any if one sends nothing."""
     ats = (first.at, second.at)
     silent = [(EPSILON, SENDS_NOTHING) in at for at in ats]
     data = {tuple(pair for pair in at if pair[0] != EPSILON) for at in ats}

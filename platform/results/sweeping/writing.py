@@ -106,19 +106,11 @@ TESTS_FILE: Final = "tests.csv"
 def tests_csv(tables: Sequence[Table]) -> str:
     """Return one line a paired test, in the order of the tables; differences are in points."""
     found = [one.document() for table in tables for one in table.tests]
-    told, points = (
-        ("protocol", "selection", "column", "at", "first", "second"),
-        ("mean", "low", "high"),
-    )
+    told, ends = ("protocol", "selection", "column", "at", "first", "second"), ("p", "tests", "n")
+    points = ("mean", "low", "high")
     columns = (*told, *(f"{name}_points" for name in points), "p_holm", "tests", "seeds")
     rows = [
-        (
-            *map(one.get, told),
-            *(100 * one[name] for name in points),
-            one["p"],
-            one["tests"],
-            one["n"],
-        )
+        (*map(one.get, told), *(100 * one[name] for name in points), *map(one.get, ends))
         for one in found
     ]
     return csv_text(columns, rows)
@@ -298,10 +290,7 @@ def publish(grid: Grid, outcomes: tuple[Outcome, ...], output: Path) -> Results:
 
 
 def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
-    """Write the list of a sweep's cells, before the first cell runs.
-
-    A cell's own database is a path from the output folder, None for the sweep's.
-    """
+    """Write the list of a sweep's cells before the first runs; databases are below `output`."""
     cells = [
         SweepCell(
             config=cell.config,
