@@ -46,11 +46,11 @@ class Interval:
 
     def chance(self, pairs: str) -> str:
         """Return the interval, or why there is none, and the answer."""
-        said, over = "" if self.is_beyond_chance else "not ", f"{self.n} {pairs}"
+        said = "" if self.is_beyond_chance else "not "
+        how = f"95% over {self.n} {pairs} {self.bounds()}"
         if self.low is None:
-            why = f"all {over} differ alike, so there is no interval"
-            return f"{why}; sign test: {said}beyond chance"
-        return f"95% over {over} {self.bounds()}: {said}beyond chance"
+            how = f"all {self.n} {pairs} differ alike, so there is no interval; sign test"
+        return f"{how}: {said}beyond chance"
 
     def points(self) -> str:
         """Return the mean in points."""
@@ -58,9 +58,8 @@ class Interval:
 
     def bounds(self) -> str:
         """Return the interval in points."""
-        if self.low is None or self.high is None:
-            return "no interval"
-        return f"{100 * self.low:+.1f} to {100 * self.high:+.1f}"
+        ends = [f"{100 * end:+.1f}" for end in (self.low, self.high) if end is not None]
+        return " to ".join(ends) or "no interval"
 
     def document(self) -> dict[str, Any]:
         """Return the numbers for JSON."""

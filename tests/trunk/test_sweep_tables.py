@@ -192,6 +192,15 @@ def test_a_method_that_sends_nothing_is_a_level_line_of_the_figure():
     assert values_of(panel.lines[1]) == [(2.0, 72.0), (8.0, 83.0)]
 
 
+def test_a_method_that_sends_nothing_has_a_bar_beside_those_of_every_epsilon():
+    _, outcomes = study_of(at_epsilon, "coop", "promptfl")
+    final = pictures_of(outcomes)["final"]
+    assert final.rows == ("epsilon = 8", "epsilon = 2")
+    bars = {name: [bar.value for bar in of] for name, of in final.series.items()}
+    assert bars["CoOp"] == pytest.approx([72.0, 72.0])
+    assert bars["PromptFL"] == pytest.approx([83.0, 72.0])
+
+
 def test_every_line_of_the_tests_says_its_family_and_its_units():
     tables = tables_of(*three_seeds())
     (row,) = csv.DictReader(io.StringIO(writing.tests_csv(tables)))
