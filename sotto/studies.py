@@ -107,7 +107,6 @@ class Study:
             )
             self.grid = build_grid(request, self._surroundings.sources)
         longer = (f"{text} for {cell.method}" for cell in self.grid.cells for text in cell.filled)
-        # Folders of domains would look the same.
         if data is not None and self.grid.cells[0].run.task.dataset == OWNED:
             filled += (f"task.dataset={OWNED}, as each folder in the data is a client's",)
         self._storage, self._folder = request.storage, plugins

@@ -117,10 +117,8 @@ def datasets_command(
 
 def _some(names: Sequence[str]) -> str:
     """Return the number of names and the first few."""
-    if not names:
-        return "as in the files"
-    more = ", ..." if len(names) > FIRST else ""
-    return f"{len(names)}: {', '.join(names[:FIRST])}{more}"
+    shown = ", ".join((*names[:FIRST], *["..."] * (len(names) > FIRST)))
+    return f"{len(names)}: {shown}" if names else "as in the files"
 
 
 def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json: bool) -> None:
@@ -130,15 +128,12 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     data = load_task_data(run)
     picture = holdings_picture(run, data)
     held = picture.held
-    if plot is not None:
-        write_pictures([(picture, plot)])
     said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)
     full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
     domains = data.domain_names if len(data.domain_names) > 1 else ()
-    validates = any(holding.validation.any() for holding in held)
-    parts = [part for part in PARTS if part != "validation" or validates]
+    parts = [p for p in PARTS if p != "validation" or any(h.validation.any() for h in held)]
     columns = ["client", *(TITLES[part] for part in parts)]
     what = data.dataset.modality
     columns += ["sense"] if data.senses else []
@@ -164,6 +159,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
         said.append(f"every client is measured on {len(common.rows)} {name} {what} as well")
     said.append("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
     if plot is not None:
+        write_pictures([(picture, plot)])
         said.append(Whole(f"picture: {plot}"))
     answer(holdings_document(run, data), said, as_json=as_json)
 
