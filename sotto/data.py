@@ -99,16 +99,12 @@ class Data:
 
     def overrides(self) -> dict[str, Any]:
         """Return the keys of a configuration that name these data."""
-        keys: dict[str, Any] = {"task.root": str(self.folder)}
-        if self._is_of_clients:
-            count = len(self.clients) or sum(path.is_dir() for path in self.folder.iterdir())
-            return keys | {
-                "task.dataset": "client_folders",
-                "task.partition.kind": "domain",
-                "task.clients": count,
-                "task.shots": None,
-            }
-        return keys | {"task.dataset": "images", "task.shots": None}
+        keys: dict[str, Any] = {"task.root": str(self.folder), "task.shots": None}
+        if not self._is_of_clients:
+            return keys | {"task.dataset": "images"}
+        count = len(self.clients) or sum(path.is_dir() for path in self.folder.iterdir())
+        keys |= {"task.dataset": "client_folders", "task.partition.kind": "domain"}
+        return keys | {"task.clients": count}
 
 
 def task_of(data: Data | str | Path | None, model: Mapping[str, Any] | None) -> dict[str, Any]:

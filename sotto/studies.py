@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from platform.config import StorageConfig
 from platform.config.loading import flat
+from platform.config.rules import OWNED
 from platform.experiment.planning import Surroundings
 from platform.results.numbers import HEADLINES, number
 from platform.results.sweeping.grid import Cell, build_grid
@@ -81,7 +82,10 @@ class Study:
         many = seeds if isinstance(seeds, Sequence) else range(seeds)
         if not many:
             raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
-        given = {**task_of(data, model), **overrides}
+        # A setting goes before what a folder's layout says.
+        said = {text.partition("=")[0] for text in settings} - {"task.root"}
+        found = {key: value for key, value in task_of(data, None).items() if key not in said}
+        given = {**found, **(model or {}), **overrides}
         changes = [f"{key}={json.dumps(value)}" for key, value in flat(given)]
         self._names = {"--method": "methods", "--seed": "seeds", "CONFIG": "config"}
         self._names |= {} if data is None else {"task.root": "data"}
@@ -103,6 +107,8 @@ class Study:
             )
             self.grid = build_grid(request, self._surroundings.sources)
         longer = (f"{text} for {cell.method}" for cell in self.grid.cells for text in cell.filled)
+        if data is not None and self.grid.cells[0].run.task.dataset == OWNED:
+            filled += (f"task.dataset={OWNED}, as each folder in the data is a client's",)
         self._storage, self._folder = request.storage, plugins
         self.filled = tuple(dict.fromkeys((*filled, *longer)))
         self.cells = tuple(map(str, self.grid.cells))

@@ -18,7 +18,7 @@ from platform.config import RunConfig, load_config
 from platform.config.rules import HELD, OWN
 from platform.config.sections import Layout
 from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
-from platform.data.checking import FEW, SHOWN, FolderReport, check_folder, counts
+from platform.data.checking import FAULTS, FEW, SHOWN, FolderReport, check_folder, counts
 from platform.data.loading import (
     PARTS,
     Holding,
@@ -61,7 +61,7 @@ FOUND = {
     "slips": "classes whose name is nearly that of a larger one (a slip?)",
     "few": f"classes with fewer than {FEW} training examples (fine: all are taken)",
 }
-RENDERED = (16, 60)
+RENDERED = Draws(train_per_class=16, test_per_class=60)
 """Training and test images per class and domain that a check of a rendered data set renders."""
 
 
@@ -100,8 +100,7 @@ def datasets_command(
         path = user_path(str(root or "data"), "--root")
         known: Layout | None = next((one for one in OWN_LAYOUTS if one == layout), None)
         if layout is not None and known is None:
-            valid = ", ".join(OWN_LAYOUTS)
-            raise ConfigError(f"--layout: {layout!r} is not valid; valid: {valid}")
+            raise ConfigError(f"--layout: {layout!r} is not valid; valid: {', '.join(OWN_LAYOUTS)}")
         names = None if class_names is None else user_path(str(class_names), "--class-names")
         _check(check, path, Hints(known, names), as_json=as_json)
         return
@@ -118,10 +117,8 @@ def datasets_command(
 
 def _some(names: Sequence[str]) -> str:
     """Return the number of names and the first few."""
-    if not names:
-        return "as in the files"
-    more = ", ..." if len(names) > FIRST else ""
-    return f"{len(names)}: {', '.join(names[:FIRST])}{more}"
+    shown = ", ".join((*names[:FIRST], *["..."] * (len(names) > FIRST)))
+    return f"{len(names)}: {shown}" if names else "as in the files"
 
 
 def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json: bool) -> None:
@@ -131,15 +128,12 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
     data = load_task_data(run)
     picture = holdings_picture(run, data)
     held = picture.held
-    if plot is not None:
-        write_pictures([(picture, plot)])
     said: list[Said] = [f"recognised: {sentence}" for sentence in data.dataset.recognised]
     # Each class has a column if that is readable on the width of a file.
     width = sum(max(len(name), CELL) + 3 for name in data.classes)
     full = len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
     domains = data.domain_names if len(data.domain_names) > 1 else ()
-    validates = any(holding.validation.any() for holding in held)
-    parts = [part for part in PARTS if part != "validation" or validates]
+    parts = [p for p in PARTS if p != "validation" or any(h.validation.any() for h in held)]
     columns = ["client", *(TITLES[part] for part in parts)]
     what = data.dataset.modality
     columns += ["sense"] if data.senses else []
@@ -165,6 +159,7 @@ def _show(config: Path, overrides: Sequence[str], plot: Path | None, *, as_json:
         said.append(f"every client is measured on {len(common.rows)} {name} {what} as well")
     said.append("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
     if plot is not None:
+        write_pictures([(picture, plot)])
         said.append(Whole(f"picture: {plot}"))
     answer(holdings_document(run, data), said, as_json=as_json)
 
@@ -177,35 +172,45 @@ def _most(numbers: Counts, names: Sequence[str]) -> str:
 
 
 def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
-    train, test = RENDERED
-    draws = Draws(train_per_class=train, test_per_class=test)
-    request = DataRequest(root=root, draws=draws, hints=hints)
+    if name in OWN and not root.is_dir():
+        raise ConfigError(f"--root: {str(root)!r} is not valid; valid is a folder that is there")
+    request = DataRequest(root=root, draws=RENDERED, hints=hints)
     with progress_bar(console(error=True)) as progress:
         task = progress.add_task("images opened", total=None)
         report = check_folder(
             name, request, lambda done, total: progress.update(task, completed=done, total=total)
         )
+    if not as_json:
+        # In full on every screen; what follows may be cut.
+        console().print(*_verdict(report), sep="\n", soft_wrap=True)
     answer(report.document(), _checked(report, root), as_json=as_json)
     if not report.is_sound:
         raise typer.Exit(BAD_INPUT)
 
 
+def _verdict(report: FolderReport) -> Iterator[str]:
+    yield from (f"refused: {line}" for line in (report.refusal or "").split("\n") if line)
+    yield from _findings(report, are_faults=True)
+    yield "all is well" if report.is_sound else "the folder has faults"
+
+
 def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
-    if report.info.layout:
+    if report.dataset is not None:
+        how = "recognised" if report.is_sound else "read"
+        yield from (f"{how}: {sentence}" for sentence in report.dataset.recognised)
+        yield from _count_tables(counts(report.dataset), report.dataset.domains_are)
+    elif report.info.layout:
         yield Whole(f"{report.info.name} is expected below {str(root)!r} as")
         yield from (f"  {line}" for line in report.info.layout)
-    if report.refusal is not None:
-        yield from (Whole(f"refused: {line}") for line in report.refusal.split("\n"))
-    if report.dataset is not None:
-        yield from (f"recognised: {sentence}" for sentence in report.dataset.recognised)
-        yield from _count_tables(counts(report.dataset), report.dataset.domains_are)
+    yield from _findings(report, are_faults=False)
+
+
+def _findings(report: FolderReport, *, are_faults: bool) -> Iterator[Whole]:
     for kind, what in FOUND.items():
-        if found := report.found.get(kind, ()):
-            yield f"{len(found)} {what}:"
+        if (found := report.found.get(kind, ())) and (kind in FAULTS) == are_faults:
+            yield Whole(f"{len(found)} {what}:")
             yield from (Whole(f"  {line}") for line in found[:SHOWN])
-        if len(found) > SHOWN:
-            yield f"  and {len(found) - SHOWN} more"
-    yield "all is well" if report.is_sound else "the folder has faults"
+            yield from [Whole(f"  and {len(found) - SHOWN} more")] * (len(found) > SHOWN)
 
 
 def _count_tables(found: Mapping[str, Any], domains_are: str) -> Iterator[Said]:

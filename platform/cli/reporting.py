@@ -439,8 +439,7 @@ def _compared_words(document: Document) -> Iterator[Said]:
     if any(one["gain"] for one in runs):
         known = [one["gain"] and Interval(**one["gain"]) for one in runs]
         rows.append(("its 95% interval", *(one.bounds() if one else "-" for one in known)))
-        chances = ("no", "yes")
-        tested = (chances[one.is_beyond_chance] if one else "-" for one in known)
+        tested = (("no", "yes")[one.is_beyond_chance] if one else "-" for one in known)
         rows.append(("beyond chance", *tested))
     spent = {f"epsilon for {n}": [epsilon(one["epsilon"][n]) for one in runs] for n in ADVERSARIES}
     if len({tuple(row) for row in spent.values()}) == 1:

@@ -71,7 +71,7 @@ def _task(config: RunSections) -> Iterator[str]:
         ("layout", task.layout, OWN[:1]),
         ("class_names", task.class_names, OWN),
     ):
-        if value is not None and task.dataset not in valid:
+        if value not in (None, task.dataset) and task.dataset not in valid:
             yield (
                 f"task.{name}: {value} has no meaning with task.dataset = {task.dataset}; valid: "
                 f"null, or the data set {' or '.join(valid)}"

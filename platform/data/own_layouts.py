@@ -221,7 +221,8 @@ def _recognised(
         f"task.root: {str(root)!r} holds {some(inner)}, each with folders of classes in it, so "
         "these may be domains, whose images task.partition deals out to task.clients, or clients, "
         "who each hold what is in their own folder; valid is task.layout: domain_folders, or "
-        "task.layout: client_folders with task.partition.kind: domain"
+        "task.dataset: client_folders with task.partition.kind: domain, which `study --data DIR` "
+        "sets; in a check --layout domain_folders or --layout client_folders"
     )
 
 

@@ -558,8 +558,8 @@ def _beside(axes: Axes, text: str, spot: tuple[float, float], gap: float, **more
 
 
 _ROW: Final = 0.36
-_LANES: Final = 7
-"""Number of heights within a row, so that equal values do not overlap."""
+_LANES: Final = 21
+"""Number of heights within a row, so that equal values do not overlap; neighbours are 8 apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -577,7 +577,7 @@ class DotPicture(Picture):
         axes = figure.subplots()
         for row, values in enumerate(self.rows.values()):
             style, mean, ordered = look(row), statistics.fmean(values), sorted(values)
-            heights = [row + 0.09 * (lane % _LANES - _LANES // 2) for lane in range(len(ordered))]
+            heights = [row + 0.03 * (8 * n % _LANES - _LANES // 2) for n in range(len(ordered))]
             axes.plot(
                 *(ordered, heights),
                 linestyle="none",

@@ -25,13 +25,13 @@ class Interval:
 
     Attributes:
         mean: Their mean; shares of 1, as all bounds.
-        low: Lower bound of the 95% interval.
+        low: Lower bound of the 95% interval; as `high`, None where all differences are equal.
         p: Two-sided p of the hypothesis that the mean is 0.
     """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     p: float
     n: int
 
@@ -45,9 +45,12 @@ class Interval:
         return f"{self.points()} points, {self.chance(pairs)}"
 
     def chance(self, pairs: str) -> str:
-        """Return the interval and the answer."""
+        """Return the interval, or why there is none, and the answer."""
         said = "" if self.is_beyond_chance else "not "
-        return f"95% over {self.n} {pairs} {self.bounds()}: {said}beyond chance"
+        how = f"95% over {self.n} {pairs} {self.bounds()}"
+        if self.low is None:
+            how = f"all {self.n} {pairs} differ alike, so there is no interval; sign test"
+        return f"{how}: {said}beyond chance"
 
     def points(self) -> str:
         """Return the mean in points."""
@@ -55,7 +58,8 @@ class Interval:
 
     def bounds(self) -> str:
         """Return the interval in points."""
-        return f"{100 * self.low:+.1f} to {100 * self.high:+.1f}"
+        ends = [f"{100 * end:+.1f}" for end in (self.low, self.high) if end is not None]
+        return " to ".join(ends) or "no interval"
 
     def document(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
@@ -66,8 +70,7 @@ def interval(differences: Sequence[float]) -> Interval | None:
     """Return the mean of differences with Student's interval; None for fewer than two.
 
     Equal differences have no deviation, for example where few test images make accuracy coarse. A
-    t-test would call any such difference certain, so the sign test decides, with an interval that
-    reaches to 0 where it finds nothing.
+    t-test would call any such difference certain, so the sign test decides, without an interval.
     """
     # The import takes a second, so commands without differences do not pay for it.
     from scipy import stats
@@ -78,8 +81,7 @@ def interval(differences: Sequence[float]) -> Interval | None:
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
     if deviation < _ALIKE:
         p = 1.0 if abs(mean) < _ALIKE else 2.0 ** (1 - n)
-        ends = (mean, mean) if p < LEVEL else (min(mean, 0.0), max(mean, 0.0))
-        return Interval(mean=mean, low=ends[0], high=ends[1], p=p, n=n)
+        return Interval(mean=mean, low=None, high=None, p=p, n=n)
     error = deviation / math.sqrt(n)
     half = student(n - 1) * error
     p = 2 * float(stats.t.sf(abs(mean) / error, n - 1))

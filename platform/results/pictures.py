@@ -34,6 +34,8 @@ from platform.results.charts import (
 from platform.results.numbers import (
     EPSILON,
     HELD_OUT,
+    SENDS_NOTHING,
+    Axes,
     Label,
     RunNumbers,
     Spread,
@@ -362,8 +364,9 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
     if len(groups) == 1 and len(axes) > 1:
         settings, groups = line_names([Label("", one) for one in axes]), {}
         for run in runs:
-            setting = settings[label_of("", run.axes)]
-            groups.setdefault(run.method, {}).setdefault(setting, []).append(run)
+            lines = groups.setdefault(run.method, {})
+            for one in _settings(label_of("", run.axes).axes, axes):
+                lines.setdefault(settings[Label("", one)], []).append(run)
     names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
     values = {
         title: [_bar(spread_of(lines.get(name, ()), lambda run: run.headline())) for name in names]
@@ -378,6 +381,14 @@ def _final(runs: Runs, name: str, measured: str) -> Picture | None:
         rows=tuple(names),
         series=values,
     )
+
+
+def _settings(own: Axes, every: Sequence[Axes]) -> list[Axes]:
+    """Return the settings a run counts for: at every epsilon, if its method sends nothing."""
+    if (silent := (EPSILON, SENDS_NOTHING)) not in own:
+        return [own]
+    rest = set(own) - {silent}
+    return [one for one in every if silent not in one and rest < set(one)] or [own]
 
 
 def _over_seeds(runs: Runs, what: str = "mean ± deviation") -> str:

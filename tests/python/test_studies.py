@@ -19,6 +19,7 @@ from platform.cli.app import main
 from platform.config import load_config
 from tests._forking import exit_code
 from tests.python.test_runs import SMALL
+from tests.trunk.loaders._refusing import draw
 
 TINY = {name: value for name, value in SMALL.items() if name != "progress"}
 
@@ -66,6 +67,16 @@ def test_a_study_fills_in_what_a_mechanism_needs_and_says_so(photos):
         "pool.generations=2 for pfedmoap",
     )
     assert sotto.Study("promptfl", epsilon=None, data=photos).filled == ()
+
+
+def test_a_folder_of_clients_is_named_and_may_be_given_as_a_layout(tmp_path):
+    draw(tmp_path, 4, "ann/cat", "ann/dog", "bob/cat", "bob/dog")
+    for more in ((), ("task.layout=client_folders",)):
+        study = sotto.Study("promptfl", epsilon=None, data=tmp_path, settings=more)
+        assert [text.partition(",")[0] for text in study.filled] == ["task.dataset=client_folders"]
+        assert study.grid.cells[0].run.task.clients == 2
+    other = ("task.dataset=images", "task.layout=domain_folders")
+    assert sotto.Study("promptfl", epsilon=None, data=tmp_path, settings=other).filled == ()
 
 
 def test_a_refusal_names_the_argument(tmp_path, monkeypatch, capsys):

@@ -94,6 +94,20 @@ def test_every_damaged_image_is_found(sotto: Command, folder: Path):
     assert damaged["number"] == 21 and len(damaged["first"]) == 20
 
 
+def test_faults_and_verdict_come_before_what_a_screen_cuts(sotto: Command, tmp_path: Path):
+    # 30 classes fill a screen.
+    root = draw(
+        tmp_path / "mine", 2, *(f"{part}/c{n}" for part in ("train", "test") for n in range(30))
+    )
+    (root / "test" / "c7" / "00.png").write_text("no picture")
+    asked = ("datasets", "--check", "images", "--root")
+    lines = sotto(*asked, str(root)).out.splitlines()
+    place = lines.index("the folder has faults")
+    assert any("test/c7/00.png" in line for line in lines[:place])
+    assert lines[-1].startswith("...") and not any(line.startswith("recognised") for line in lines)
+    require_one_sentence(sotto(*asked, str(tmp_path / "none")), "none")
+
+
 def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path):
     asked = ("datasets", "--check", "flowers102", "--root", str(tmp_path))
     document = sotto(*asked, "--json").document

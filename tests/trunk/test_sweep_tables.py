@@ -166,18 +166,20 @@ def test_a_method_that_sends_nothing_has_one_row_and_is_compared_at_every_epsilo
     grid, outcomes = study_of(at_epsilon, "coop", "promptfl")
     assert len(outcomes) == 3 + 2 * 3
     (table,) = tables_of(grid, outcomes)
-    assert [line.split(" | ")[:3] for line in body(markdown([table]))[2:]] == [
-        ["| CoOp, sends nothing", "72.00 ± 2.00", "-"],
-        ["| PromptFL, epsilon = 8", "**83.00 ± 2.65**", "+25.0 (+0.0 to +25.0) n.s."],
-        ["| PromptFL, epsilon = 2", "72.00 ± 2.65", "+25.0 (+0.0 to +25.0) n.s."],
+    assert body(markdown([table]))[2:] == [
+        "| CoOp, sends nothing | 0.00 / 0.00 / 0.00 | 72.00 ± 2.00 | - |",
+        "| PromptFL | 8.00 / 4.00 / 0.00 | **83.00 ± 2.65** | +25.0 (no interval) n.s. |",
+        "| PromptFL | 2.00 / 1.00 / 0.00 | 72.00 ± 2.65 | +25.0 (no interval) n.s. |",
     ]
     assert [(one.at, one.first, one.second) for one in table.tests] == [
-        ("shapes, epsilon = 8", "PromptFL, epsilon = 8", "CoOp, sends nothing"),
+        ("shapes, epsilon = 8", "CoOp, sends nothing", "PromptFL, epsilon = 8"),
         ("shapes, epsilon = 2", "CoOp, sends nothing", "PromptFL, epsilon = 2"),
     ]
     # Differences 10, 12 and 11 points: mean 11, deviation 1, so t = 11 sqrt(3) = 19.05, p = 0.0027
     # with two degrees of freedom: (1 - t / sqrt(t^2 + 2)). Two tests double it.
     t = 11 * math.sqrt(3)
+    # In the order of the command line, whichever is better; the bold number above is the second's.
+    assert table.tests[0].difference.mean == pytest.approx(-0.11)
     assert table.tests[0].difference.p == pytest.approx(2 * (1 - t / math.sqrt(t * t + 2)))
     assert {one.of for one in table.tests} == {2}
 
@@ -190,13 +192,22 @@ def test_a_method_that_sends_nothing_is_a_level_line_of_the_figure():
     assert values_of(panel.lines[1]) == [(2.0, 72.0), (8.0, 83.0)]
 
 
+def test_a_method_that_sends_nothing_has_a_bar_beside_those_of_every_epsilon():
+    _, outcomes = study_of(at_epsilon, "coop", "promptfl")
+    final = pictures_of(outcomes)["final"]
+    assert final.rows == ("epsilon = 8", "epsilon = 2")
+    bars = {name: [bar.value for bar in of] for name, of in final.series.items()}
+    assert bars["CoOp"] == pytest.approx([72.0, 72.0])
+    assert bars["PromptFL"] == pytest.approx([83.0, 72.0])
+
+
 def test_every_line_of_the_tests_says_its_family_and_its_units():
     tables = tables_of(*three_seeds())
     (row,) = csv.DictReader(io.StringIO(writing.tests_csv(tables)))
     assert all(row.values())
     assert (row["protocol"], row["selection"]) == ("client_mean", "last")
-    assert (row["column"], row["at"], row["first"]) == ("Accuracy", "shapes", "PromptFL")
-    assert (float(row["mean_points"]), row["tests"], row["seeds"]) == (pytest.approx(11), "1", "3")
+    assert (row["column"], row["at"], row["first"]) == ("Accuracy", "shapes", "CoOp")
+    assert (float(row["mean_points"]), row["tests"], row["seeds"]) == (pytest.approx(-11), "1", "3")
 
 
 def test_options_that_differ_between_methods_are_named():
@@ -221,8 +232,8 @@ def test_a_table_of_two_methods():
         "| Method | Accuracy | Gain over alone |",
         "|---|---:|---:|",
         # Three seeds with one and the same gain are no proof: p is 2 in 2^3.
-        "| CoOp | 72.00 ± 2.00 | +25.0 (+0.0 to +25.0) n.s. |",
-        "| PromptFL | **83.00 ± 2.65** | +25.0 (+0.0 to +25.0) n.s. |",
+        "| CoOp | 72.00 ± 2.00 | +25.0 (no interval) n.s. |",
+        "| PromptFL | **83.00 ± 2.65** | +25.0 (no interval) n.s. |",
     ]
     for words in ("2 rounds", "over 3 seeds", "No differential privacy", "homonyms (20 classes)"):
         assert words in text
@@ -290,7 +301,7 @@ def test_held_out_domains_are_columns_with_their_mean(held_out):
 
     text = markdown(tables_of(grid, outcomes_of(grid, made)))
     # Over seeds 0.5 and 0.6: deviation 0.1 / sqrt(2). The mean over domains is 0.4 and 0.5.
-    first = "55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 | +25.0 (+0.0 to +25.0) n.s. |"
+    first = "55.00 ± 7.07 | 35.00 ± 7.07 | 45.00 ± 7.07 | +25.0 (no interval) n.s. |"
     # TRIP's second seed lacks a domain: it counts for the other one, and not for the mean.
     second = "70.00 (n=1) | 55.00 ± 7.07 | 60.00 (n=1) | - |"
     assert body(text)[0] == "| Method | real | sketch | Avg. | Gain over alone |"

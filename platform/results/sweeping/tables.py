@@ -260,8 +260,7 @@ class Comparison:
 
     Attributes:
         at: The data and the epsilon in words.
-        first: Name of the row with the larger mean.
-        second: Name of the other row.
+        first: Name of the row that the user named before the `second`, better or not.
         difference: First minus second, over seeds; p is corrected for all tests of the table.
         of: The number of these tests.
     """
@@ -437,7 +436,7 @@ def _tested(
     ats = list(dict.fromkeys(row.at for row in rows))
     compared.sort(key=lambda found: ats.index(found[2]))
     found = [
-        (index, at, *test)
+        (index, at, one.name, other.name, test)
         for index, (one, other, at) in itertools.product(range(len(columns)), compared)
         if (test := _difference(one, other, index)) is not None
     ]
@@ -445,7 +444,7 @@ def _tested(
     ps = holm([difference.p for *_, difference in found])
     for (index, at, first, second, difference), p in zip(found, ps, strict=True):
         corrected = replace(difference, p=p)
-        wins[first, index] += corrected.is_beyond_chance
+        wins[first if corrected.mean > 0 else second, index] += corrected.is_beyond_chance
         tests.append(
             Comparison(
                 protocol=protocol,
@@ -478,17 +477,11 @@ def _shared(first: Row, second: Row) -> Axes | None:
     return ats[silent[0]] if first.at == second.at or (any(silent) and len(data) == 1) else None
 
 
-def _difference(one: Row, other: Row, index: int) -> tuple[str, str, Interval] | None:
-    """Return two rows' names, the better one first, and their difference over common seeds."""
-    numbers = [(row.numbers[index].spread, row.name) for row in (one, other)]
-    known = sorted(((s, name) for s, name in numbers if s), key=lambda pair: -pair[0].mean)
-    if len(known) < 2:
-        return None
-    (first, better), (second, worse) = known
-    values = [dict(zip(s.seeds, s.values, strict=True)) for s in (first, second)]
-    seeds = [seed for seed in first.seeds if seed in values[1]]
-    found = interval([values[0][s] - values[1][s] for s in seeds])
-    return None if found is None else (better, worse, found)
+def _difference(one: Row, other: Row, index: int) -> Interval | None:
+    """Return the first row's number less the second's, over common seeds."""
+    spreads = [row.numbers[index].spread for row in (one, other)]
+    values, others = (dict(zip(s.seeds, s.values, strict=True)) if s else {} for s in spreads)
+    return interval([value - others[seed] for seed, value in values.items() if seed in others])
 
 
 def _caption(

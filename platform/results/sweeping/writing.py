@@ -110,7 +110,7 @@ def tests_csv(tables: Sequence[Table]) -> str:
     points = ("mean", "low", "high")
     columns = (*told, *(f"{name}_points" for name in points), "p_holm", "tests", "seeds")
     rows = [
-        (*map(one.get, told), *(100 * one[name] for name in points), *map(one.get, ends))
+        (*map(one.get, told), *(one[n] and 100 * one[n] for n in points), *map(one.get, ends))
         for one in found
     ]
     return csv_text(columns, rows)
