@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 from platform.mechanisms import BUILT_IN, Mechanism, Settings, Steps, Sums
@@ -76,9 +77,14 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse what no run can be planned with."""
+        whole = ("rounds", "steps", "size", "clients", "corrupt", "population")
+        for field in (*whole, "noise_multiplier", "sampling_probability"):
+            if not isinstance(getattr(self, field), (Integral if field in whole else Real) | None):
+                valid = "a whole number" if field in whole else "a number"
+                raise invalid(field, getattr(self, field), valid)
         for field in ("rounds", "steps"):
-            if getattr(self, field) < 1:
-                raise invalid(field, getattr(self, field), "1 or more")
+            if (getattr(self, field) or 0) < 1:
+                raise invalid(field, getattr(self, field), "a whole number from 1")
         mechanism = self._built_in
         if self.relation not in (None, *mechanism.relations):
             raise invalid("relation", self.relation, ", ".join(mechanism.relations))
@@ -95,8 +101,9 @@ class Plan:
                 raise invalid(
                     field, getattr(self, field), f"None, as {self.mechanism} has no use for it"
                 )
-        if self.corrupt and not mechanism.needs_masks:
-            raise invalid("corrupt", self.corrupt, f"0 under {self.mechanism}")
+        most = (self.clients or 1) - 1 if mechanism.needs_masks else 0
+        if not 0 <= (self.corrupt or 0) <= most:
+            raise invalid("corrupt", self.corrupt, f"0 to {most} under {self.mechanism}")
         if z is not None:
             self.ledger()
 
@@ -142,7 +149,7 @@ class Plan:
         try:
             row = self._row(mechanism)
         except (ValueError, PrivacyError) as error:
-            raise Error(f"{self.mechanism}: {error}") from error
+            raise Error(str(error)) from error
         return [replace(row, count=row.count * self.rounds)]
 
     def _row(self, mechanism: Mechanism) -> Release:
@@ -274,7 +281,7 @@ def calibrate(
                 accountant=accountant,
             )
     except (ValueError, PrivacyError) as error:
-        raise Error(str(error), field="epsilon", value=epsilon) from error
+        raise Error(str(error).replace("privacy.target_", "")) from error
     return replace(plan, noise_multiplier=multiplier)
 
 
