@@ -12,9 +12,7 @@ _CELL: Final = re.compile(r"cell \(.*?\)(?: and \d+ more)?: ")
 _VALUE: Final = re.compile(
     r"([\w.|-]+)(?::| is) ('[^']*'|\"[^\"]*\"|(?:-?\d[\d.e+-]*|None|True|False)(?= is |;))"
 )
-_VALID: Final = re.compile(
-    r"; (?:valid(?: keys)?:|valid (?:is|are)|it must|input should)(?: be)? (.+)"
-)
+_VALID: Final = re.compile(r"; (?:valid|it must|input should)(?: keys)?(?::| is| are| be)? (.+)")
 
 
 class Error(Exception):
