@@ -214,9 +214,11 @@ def linear(outputs=2, **more):
 
 
 def test_a_network_of_ones_own_is_averaged_and_learns(storage, two_classes):
+    from torch.nn import CrossEntropyLoss
+
     facts = {"data": two_classes, "storage": storage, "progress": False, "rounds": 3}
     settings = {"privacy": {"mechanism": "none"}, "training.learning_rate": 0.5}
-    run = sotto.run(linear(), **facts, **settings)
+    run = sotto.run(linear(loss=CrossEntropyLoss(reduction="none")), **facts, **settings)
     assert run.accuracy == 1.0 and run.config["method"]["name"] == "averaged"
     plan = sotto.Plan("upload_noise", rounds=3, noise_multiplier=4.0)
     private = sotto.run(linear(), **{**facts, "privacy": plan, "rounds": 3})
@@ -246,9 +248,10 @@ def test_a_mistake_in_it_names_function_and_remedy(storage, two_classes):
         with pytest.raises(sotto.Error) as caught:
             sotto.run(method, **facts)
         assert words in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(sotto.Error) as caught:
-        sotto.averaged(nn.Flatten())
-    assert caught.value.field == "module"
+    for other in (nn.Flatten(), nn.Linear, lambda images: images):
+        with pytest.raises(sotto.Error) as caught:
+            sotto.averaged(other)
+        assert caught.value.field == "module"
 
 
 def step_by_step(step, **members):
