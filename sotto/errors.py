@@ -6,13 +6,12 @@ import re
 from ast import literal_eval
 from typing import Final
 
-from platform.errors import field_of
-
-_CELL: Final = re.compile(r"cell \(.*?\)(?: and \d+ more)?: ")
-_VALUE: Final = re.compile(
-    r"([\w.|-]+)(?::| is) ('[^']*'|\"[^\"]*\"|(?:-?\d[\d.e+-]*|None|True|False)(?= is |;))"
+_SENTENCE: Final = re.compile(
+    r"(?:cell \(.*?\)(?: and \d+ more)?: )?(?:([\w.|\[\]'-]+)(?:: | is (?=['\d-])))?"
+    r"(?:'([^']*)'|(-?\d[\d.e+-]*|True|False)(?= is |;))?"
+    r"(?:.*?; (?:valid|it must|input should)(?: keys)?(?::| is| are| be)? (.+))?"
 )
-_VALID: Final = re.compile(r"; (?:valid|it must|input should)(?: keys)?(?::| is| are| be)? (.+)")
+"""A field, its value as a text or a number, and what is valid; each may be missing."""
 
 
 class Error(Exception):
@@ -30,14 +29,9 @@ class Error(Exception):
         """Keep the sentence and its parts, which the first line tells if no field is given."""
         super().__init__(message)
         self.field, self.value, self.valid = field, value, valid
-        if field is None:
-            line = _CELL.sub("", message.partition("\n")[0], count=1)
-            self.field = field_of(line)
-            if found := _VALUE.match(line):
-                self.field, said = found.groups()
-                self.value = said[1:-1] if said[0] in "'\"" else literal_eval(said)
-            if known := _VALID.search(line):
-                self.valid = known[1]
+        if field is None and (found := _SENTENCE.match(message)):
+            self.field, text, number, known = found.groups()
+            self.value, self.valid = literal_eval(number) if number else text, known or ""
 
 
 def invalid(field: str, value: object, valid: str) -> Error:

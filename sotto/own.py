@@ -184,7 +184,7 @@ class OwnNetwork(AveragedMethod):
         if not isinstance(found, Tensor) or found.shape != labels.shape:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise MethodError(
-                f"loss: {_name_of(self.loss)} gives {shape} for {len(labels)} images; valid: one loss for each "
-                'image, as with reduction="none"'
+                f"loss: {_name_of(self.loss)} gives {shape} for {len(labels)} images; valid: one "
+                'loss for each image, as with reduction="none"'
             )
         return found

@@ -77,32 +77,28 @@ class Plan:
 
     def __post_init__(self) -> None:
         """Refuse what no run can be planned with."""
-        whole = ("rounds", "steps", "size", "clients", "corrupt", "population")
-        for field in (*whole, "noise_multiplier", "sampling_probability"):
-            if not isinstance(getattr(self, field), (Integral if field in whole else Real) | None):
-                valid = "a whole number" if field in whole else "a number"
-                raise invalid(field, getattr(self, field), valid)
         for field in ("rounds", "steps"):
-            if (getattr(self, field) or 0) < 1:
-                raise invalid(field, getattr(self, field), "a whole number from 1")
+            if not isinstance(found := getattr(self, field), Integral) or found < 1:
+                raise invalid(field, found, "a whole number from 1")
         mechanism = self._built_in
         if self.relation not in (None, *mechanism.relations):
             raise invalid("relation", self.relation, ", ".join(mechanism.relations))
         if self.distribution not in (None, *mechanism.distributions):
             raise invalid("distribution", self.distribution, ", ".join(mechanism.distributions))
         z = self.noise_multiplier
-        if z is not None and not (mechanism.facts.claims and math.isfinite(z) and z > 0):
+        if z is not None and not (
+            mechanism.facts.claims and isinstance(z, Real) and 0 < z < math.inf
+        ):
             valid = "a finite number above 0" if mechanism.facts.claims else "None, without noise"
             raise invalid("noise_multiplier", z, valid)
         for field, needed in self._needed.items():
-            if needed and getattr(self, field) is None:
-                raise invalid(field, None, f"a number, which {self.mechanism} needs")
-            if not needed and getattr(self, field) is not None:
-                raise invalid(
-                    field, getattr(self, field), f"None, as {self.mechanism} has no use for it"
-                )
+            value = getattr(self, field)
+            if needed and not isinstance(value, Real):
+                raise invalid(field, value, f"a number, which {self.mechanism} needs")
+            if not needed and value is not None:
+                raise invalid(field, value, f"None, as {self.mechanism} has no use for it")
         most = (self.clients or 1) - 1 if mechanism.needs_masks else 0
-        if not 0 <= (self.corrupt or 0) <= most:
+        if not (isinstance(self.corrupt, Integral) and 0 <= self.corrupt <= most):
             raise invalid("corrupt", self.corrupt, f"0 to {most} under {self.mechanism}")
         if z is not None:
             self.ledger()

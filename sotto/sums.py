@@ -265,9 +265,5 @@ def _levels(agreed: SecureSum, name: str, vector: ArrayLike) -> NDArray[np.uint6
         raise invalid(f"vectors[{name!r}]", shape, f"numbers of shape ({agreed.size},)")
     if not np.isfinite(found).all():
         # Not the value: it is the client's own.
-        raise Error(
-            f"vectors[{name!r}]: a coordinate is NaN or infinite; valid: finite numbers",
-            field=f"vectors[{name!r}]",
-            valid="finite numbers",
-        )
+        raise Error(f"vectors[{name!r}]: a coordinate is NaN or infinite; valid: finite numbers")
     return agreed.grid.quantise(clip(found, agreed.clipping_norm).vector).levels

@@ -284,13 +284,10 @@ def require_same_code(
         gone = kind == "method" and name is not None and name not in registry.available()
         if gone or (then is not None and now is None):
             where = "" if then is None else f", from the {then.get('kind')} {then.get('where')}"
-            valid = "that file's folder of plug-ins as --plugins, or that package installed"
-            if then is not None and then.get("kind") == "object":
-                valid = (
-                    "`sotto.resume` with plugins=[...], of a network plugins=[sotto.averaged(net)]"
-                )
             raise ConfigError(
-                f"run {run_id}: its {kind} {name!r}{where}, is not here; valid: {valid}"
+                f"run {run_id}: its {kind} {name!r}{where}, is not here; valid is that file's folder "
+                "of plug-ins as --plugins, that package installed, or from Python that object as "
+                "plugins=[...], such as plugins=[sotto.averaged(network)]"
             )
         # A folder may have moved; a package's version speaks for its other files.
         if _code(now) != _code(then):

@@ -72,8 +72,9 @@ def study_request(
         with faults:
             require_distinct(option, several)
     for method in request["methods"]:
-        with faults:
-            read_preset(method, sources)
+        if method not in sources.registry.available():
+            with faults:
+                read_preset(method, sources)
     valid = [one.name for one in sources.mechanisms if one.facts.claims]
     if mechanism not in (None, *valid):
         faults.append(f"mechanism: {mechanism!r} is not valid; valid: {', '.join(valid)}")
@@ -101,12 +102,8 @@ def study_request(
     once = (f"privacy.mechanism={NO_NOISE}", "evaluation.local_twins=false")
     axis = Axis(EPSILON, values, once)
     rest = tuple(text for text in request["settings"] if text not in noise)
-    wanted = SweepRequest(
-        configs=(config,),
-        axes=(axis,),
-        fills=True,
-        **{**request, "seeds": tuple(seeds), "settings": rest},
-    )
+    request = {**request, "seeds": tuple(seeds), "settings": rest}
+    wanted = SweepRequest(configs=(config,), axes=(axis,), fills=True, **request)
     return wanted, tuple(texts) if any(one is not None for one in epsilons) else ()
 
 
