@@ -85,9 +85,9 @@ class Plan:
             raise invalid("relation", self.relation, ", ".join(mechanism.relations))
         if self.distribution not in (None, *mechanism.distributions):
             raise invalid("distribution", self.distribution, ", ".join(mechanism.distributions))
-        z = self.noise_multiplier
+        z, corrupt = vars(self)["noise_multiplier"], vars(self)["corrupt"]
         if z is not None and not (
-            mechanism.facts.claims and isinstance(z, Real) and 0 < z < math.inf
+            mechanism.facts.claims and isinstance(z, Real) and 0 < float(z) < math.inf
         ):
             valid = "a finite number above 0" if mechanism.facts.claims else "None, without noise"
             raise invalid("noise_multiplier", z, valid)
@@ -98,8 +98,8 @@ class Plan:
             if not needed and value is not None:
                 raise invalid(field, value, f"None, as {self.mechanism} has no use for it")
         most = (self.clients or 1) - 1 if mechanism.needs_masks else 0
-        if not (isinstance(self.corrupt, Integral) and 0 <= self.corrupt <= most):
-            raise invalid("corrupt", self.corrupt, f"0 to {most} under {self.mechanism}")
+        if not (isinstance(corrupt, int) and 0 <= corrupt <= most):
+            raise invalid("corrupt", corrupt, f"0 to {most} under {self.mechanism}")
         if z is not None:
             self.ledger()
 

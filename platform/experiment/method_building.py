@@ -285,9 +285,9 @@ def require_same_code(
         if gone or (then is not None and now is None):
             where = "" if then is None else f", from the {then.get('kind')} {then.get('where')}"
             raise ConfigError(
-                f"run {run_id}: its {kind} {name!r}{where}, is not here; valid is that file's folder "
-                "of plug-ins as --plugins, that package installed, or from Python that object as "
-                "plugins=[...], such as plugins=[sotto.averaged(network)]"
+                f"run {run_id}: its {kind} {name!r}{where}, is not here; valid is that file's "
+                "folder of plug-ins as --plugins, that package installed, or from Python that "
+                "object, as in plugins=[sotto.averaged(network)]"
             )
         # A folder may have moved; a package's version speaks for its other files.
         if _code(now) != _code(then):
