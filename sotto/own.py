@@ -49,15 +49,16 @@ def averaged(
     Raises:
         Error: The module has nothing to train, or the name is no name.
     """
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise invalid(
-            "module", type(module).__name__, "one with parameters that require a gradient"
-        )
+    trained = module.parameters() if isinstance(module, nn.Module) else ()
+    if not any(parameter.requires_grad for parameter in trained):
+        valid = "an `nn.Module` with parameters that require a gradient"
+        raise invalid("module", type(module).__name__, valid)
     if not name.isidentifier():
         raise invalid("name", name, "letters, digits and _")
     loss = loss or _cross_entropies
     told = [repr(module), *(f"{n} {tuple(p.shape)}" for n, p in module.named_parameters())]
-    digest = hashlib.sha256("\n".join((*told, loss.__qualname__, str(size))).encode()).hexdigest()
+    told += [_name_of(loss), str(size)]
+    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()
 
     def build(config: Config, task: m.Task) -> OwnNetwork:
         return OwnNetwork(module.to(task.device), loss, task, pixel_size=size)
@@ -79,6 +80,11 @@ class Config:
 
 def _refused(module: str, valid: str) -> MethodError:
     return MethodError(f"module: {module!r} is not valid; valid: {valid}")
+
+
+def _name_of(loss: Loss) -> str:
+    # A module, or a partial function, has only the name of its class.
+    return str(getattr(loss, "__qualname__", type(loss).__qualname__))
 
 
 def _cross_entropies(scores: Tensor, labels: Tensor) -> Tensor:
@@ -174,12 +180,11 @@ class OwnNetwork(AveragedMethod):
         return found
 
     def _losses_of(self, scores: Tensor, labels: Tensor) -> Tensor:
-        name = getattr(self.loss, "__qualname__", "loss")
         found = self.loss(scores, labels)
         if not isinstance(found, Tensor) or found.shape != labels.shape:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise MethodError(
-                f"loss: {name} gives {shape} for {len(labels)} images; valid: one loss for each "
-                'image, as with reduction="none"'
+                f"loss: {_name_of(self.loss)} gives {shape} for {len(labels)} images; valid: one "
+                'loss for each image, as with reduction="none"'
             )
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 from platform.mechanisms import BUILT_IN, Mechanism, Settings, Steps, Sums
@@ -77,26 +78,28 @@ class Plan:
     def __post_init__(self) -> None:
         """Refuse what no run can be planned with."""
         for field in ("rounds", "steps"):
-            if getattr(self, field) < 1:
-                raise invalid(field, getattr(self, field), "1 or more")
+            if not isinstance(found := getattr(self, field), Integral) or found < 1:
+                raise invalid(field, found, "a whole number from 1")
         mechanism = self._built_in
         if self.relation not in (None, *mechanism.relations):
             raise invalid("relation", self.relation, ", ".join(mechanism.relations))
         if self.distribution not in (None, *mechanism.distributions):
             raise invalid("distribution", self.distribution, ", ".join(mechanism.distributions))
-        z = self.noise_multiplier
-        if z is not None and not (mechanism.facts.claims and math.isfinite(z) and z > 0):
+        z, corrupt = vars(self)["noise_multiplier"], vars(self)["corrupt"]
+        if z is not None and not (
+            mechanism.facts.claims and isinstance(z, Real) and 0 < float(z) < math.inf
+        ):
             valid = "a finite number above 0" if mechanism.facts.claims else "None, without noise"
             raise invalid("noise_multiplier", z, valid)
         for field, needed in self._needed.items():
-            if needed and getattr(self, field) is None:
-                raise invalid(field, None, f"a number, which {self.mechanism} needs")
-            if not needed and getattr(self, field) is not None:
-                raise invalid(
-                    field, getattr(self, field), f"None, as {self.mechanism} has no use for it"
-                )
-        if self.corrupt and not mechanism.needs_masks:
-            raise invalid("corrupt", self.corrupt, f"0 under {self.mechanism}")
+            value = getattr(self, field)
+            if needed and not isinstance(value, Real):
+                raise invalid(field, value, f"a number, which {self.mechanism} needs")
+            if not needed and value is not None:
+                raise invalid(field, value, f"None, as {self.mechanism} has no use for it")
+        most = (self.clients or 1) - 1 if mechanism.needs_masks else 0
+        if not (isinstance(corrupt, int) and 0 <= corrupt <= most):
+            raise invalid("corrupt", corrupt, f"0 to {most} under {self.mechanism}")
         if z is not None:
             self.ledger()
 
@@ -142,7 +145,7 @@ class Plan:
         try:
             row = self._row(mechanism)
         except (ValueError, PrivacyError) as error:
-            raise Error(f"{self.mechanism}: {error}") from error
+            raise Error(str(error)) from error
         return [replace(row, count=row.count * self.rounds)]
 
     def _row(self, mechanism: Mechanism) -> Release:
@@ -274,7 +277,7 @@ def calibrate(
                 accountant=accountant,
             )
     except (ValueError, PrivacyError) as error:
-        raise Error(str(error), field="epsilon", value=epsilon) from error
+        raise Error(str(error).replace("privacy.target_", "")) from error
     return replace(plan, noise_multiplier=multiplier)
 
 

@@ -20,7 +20,7 @@ from platform.config.files import find_config, is_file, packaged_file, read_pres
 from platform.config.loading import flat, read_whole
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
-from platform.errors import PlatformError, field_of, renamed
+from platform.errors import PlatformError, renamed
 from platform.experiment.finishing import execute
 from platform.experiment.planning import Surroundings, create_run, reopen_run
 from platform.experiment.simulation import Simulation
@@ -231,6 +231,7 @@ def run(
         data: One's own images, or their folder.
         model: The frozen model, from `clip`.
         privacy: A plan, whose rounds, mechanism and noise the run has; or the section `privacy`.
+            None leaves the configuration's own.
         storage: URL of the database, `sqlite:///runs/sotto.db` by default.
         plugins: Data sets, models, mechanisms and methods of the program, from `plugin`.
         on_round: Is called with each round after it was committed. What it does changes nothing of
@@ -245,8 +246,14 @@ def run(
     """
     with refusing({} if data is None else {"task.root": "data"}):
         parts = task_of(data, model)
-        if privacy is not None:
-            parts |= privacy.overrides() if isinstance(privacy, Plan) else {"privacy": privacy}
+        if isinstance(privacy, Plan):
+            parts |= (planned := privacy.overrides())
+            for key, value in flat(overrides):
+                # Noise is relative to the norm, so another norm costs the same.
+                if planned.get(key, value) != value and not key.endswith("clipping_norm"):
+                    raise invalid(key, value, f"{planned[key]!r}, as the plan has")
+        elif privacy is not None:
+            parts["privacy"] = privacy
         base = "quickstart" if data is None else "own-data"
         if isinstance(config, InProgram):
             plugins = (*plugins, config)
@@ -422,5 +429,4 @@ def refusing(names: Mapping[str, str] | None = None) -> Iterator[None]:
         yield
     except (PlatformError, PrivacyError, StorageError, MethodError) as error:
         # The packages' own trace tells a caller nothing that the sentence does not.
-        told = renamed(str(error), names or {})
-        raise Error(told, field=field_of(told)) from None
+        raise Error(renamed(str(error), names or {})) from None

@@ -18,7 +18,7 @@ from platform.results.sweeping.study import carry_out, require_runnable, study_r
 from platform.results.sweeping.submitting import cluster_of
 from platform.results.sweeping.writing import Results, document
 from sotto.data import Data, task_of
-from sotto.errors import Error, invalid
+from sotto.errors import Error
 from sotto.runs import Bar, refusing
 
 if TYPE_CHECKING:
@@ -79,15 +79,13 @@ class Study:
         Raises:
             Error: The configuration of a run is not valid.
         """
-        many = seeds if isinstance(seeds, Sequence) else range(seeds)
-        if not many:
-            raise invalid("seeds", seeds, "a number above 0, or a list of seeds")
         # A setting goes before what a folder's layout says.
         said = {text.partition("=")[0] for text in settings} - {"task.root"}
         found = {key: value for key, value in task_of(data, None).items() if key not in said}
         given = {**found, **(model or {}), **overrides}
         changes = [f"{key}={json.dumps(value)}" for key, value in flat(given)]
         self._names = {"--method": "methods", "--seed": "seeds", "CONFIG": "config"}
+        self._names["method.name"] = "methods"
         self._names |= {} if data is None else {"task.root": "data"}
         with refusing(self._names):
             self._surroundings = Surroundings.with_plugins(plugins)
@@ -95,7 +93,7 @@ class Study:
                 str(config or ("quickstart" if data is None else "own-data")),
                 {
                     "methods": (methods,) if isinstance(methods, str) else tuple(methods),
-                    "seeds": tuple(many),
+                    "seeds": seeds,
                     "settings": (*changes, *settings),
                     "method_settings": tuple(method_settings),
                     "folder": plugins,

@@ -68,9 +68,10 @@ class SecureSum:
 
     def __post_init__(self) -> None:
         """Refuse what no sum can be taken with."""
-        object.__setattr__(self, "names", tuple(sorted(self.names)))
-        if len(self.names) < 2 or len(set(self.names)) < len(self.names):
-            raise invalid("names", list(self.names), "two or more names, each once")
+        known = {name for name in self.names if isinstance(name, str)}
+        if len(known) < max(2, len(self.names)):
+            raise invalid("names", list(self.names), "two or more strings, each once")
+        object.__setattr__(self, "names", tuple(sorted(known)))
         if not (np.isfinite(self.clipping_norm) and self.clipping_norm > 0):
             raise invalid("clipping_norm", self.clipping_norm, "a finite number above 0")
         if not 0 <= self.corrupt < len(self.names):
@@ -244,7 +245,7 @@ def secure_sum(
     if isinstance(lost, str):
         raise invalid("lost", lost, "a set of names")
     if unknown := set(lost) - set(names):
-        raise invalid("lost", sorted(unknown), "names of vectors")
+        raise invalid("lost", sorted(unknown, key=str), "names of vectors")
     size = max((np.size(vector) for vector in vectors.values()), default=0)
     agreed = SecureSum(names, size, clipping_norm, corrupt, threshold)
     clients = {name: SecureSumClient(agreed, name, vectors[name]) for name in names}
@@ -264,9 +265,5 @@ def _levels(agreed: SecureSum, name: str, vector: ArrayLike) -> NDArray[np.uint6
         raise invalid(f"vectors[{name!r}]", shape, f"numbers of shape ({agreed.size},)")
     if not np.isfinite(found).all():
         # Not the value: it is the client's own.
-        raise Error(
-            f"vectors[{name!r}]: a coordinate is NaN or infinite; valid: finite numbers",
-            field=f"vectors[{name!r}]",
-            valid="finite numbers",
-        )
+        raise Error(f"vectors[{name!r}]: a coordinate is NaN or infinite; valid: finite numbers")
     return agreed.grid.quantise(clip(found, agreed.clipping_norm).vector).levels

@@ -37,6 +37,7 @@ from storage.homes import shown
 OUTPUTS: Final = Path("sweeps")
 OPTIONS: Final = {
     **{"task.root": "--data", "data": "--data", "--method": "METHOD", "methods": "METHOD"},
+    "method.name": "METHOD",
     **{"--seed": "--seeds", "seeds": "--seeds", "epsilon": "--epsilon", "output": "--output"},
     **{"mechanism": "--mechanism", "config": "--config", "CONFIG": "--config"},
 }

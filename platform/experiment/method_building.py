@@ -286,7 +286,8 @@ def require_same_code(
             where = "" if then is None else f", from the {then.get('kind')} {then.get('where')}"
             raise ConfigError(
                 f"run {run_id}: its {kind} {name!r}{where}, is not here; valid is that file's "
-                "folder of plug-ins as --plugins, or that package installed"
+                "folder of plug-ins as --plugins, that package installed, or from Python that "
+                "object, as in plugins=[sotto.averaged(network)]"
             )
         # A folder may have moved; a package's version speaks for its other files.
         if _code(now) != _code(then):

@@ -96,6 +96,8 @@ def test_calibrated_noise_is_the_least_that_keeps_the_target():
         ({"mechanism": "upload_noise", "noise_multiplier": math.inf}, "noise_multiplier"),
         ({"mechanism": "none", "noise_multiplier": 1.0}, "noise_multiplier"),
         ({"mechanism": "upload_noise", "corrupt": 1}, "corrupt"),
+        ({"mechanism": "distributed_noise", "size": 9, "clients": 3, "corrupt": 3}, "corrupt"),
+        ({"mechanism": "upload_noise", "rounds": "10"}, "rounds"),
         ({"mechanism": "upload_noise", "clients": 9}, "clients"),
         ({"mechanism": "distributed_noise", "clients": 9}, "size"),
         ({"mechanism": "distributed_noise", "size": 9}, "clients"),
@@ -110,7 +112,7 @@ def test_what_is_missing_or_means_nothing_is_named(plan, field):
 
 
 def test_noise_that_is_too_little_for_the_grid_is_refused():
-    with pytest.raises(sotto.Error, match="distributed_noise: "):
+    with pytest.raises(sotto.Error, match="change scale or noise_multiplier"):
         sotto.Plan("distributed_noise", noise_multiplier=1e-9, clients=9, size=9)
 
 

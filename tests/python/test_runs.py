@@ -117,24 +117,30 @@ def test_a_plan_is_the_privacy_of_a_run(storage):
     small = {key: value for key, value in SMALL.items() if key != "rounds"}
     run = sotto.run("promptfl", storage=storage, privacy=plan, **small)
     assert run.epsilon.server == pytest.approx(plan.epsilon(1e-5).server, rel=1e-9)
+    for key, value, valid in (("rounds", 3, "2"), ("privacy.noise_multiplier", 1.0, "9.0")):
+        with pytest.raises(sotto.Error) as caught:
+            sotto.run("promptfl", storage=storage, privacy=plan, **{**small, key: value})
+        said = caught.value
+        assert (said.field, said.value, said.valid.partition(",")[0]) == (key, value, valid)
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "field"),
+    ("config", "changes", "field", "value"),
     [
-        ("nope", {}, "CONFIG"),
-        ("quickstart", {"rounds": 0}, "rounds"),
-        ("quickstart", {"privacy": {"mechanism": "magic"}}, "privacy.mechanism"),
-        ({"name": "mine"}, {}, "method"),
-        ("federation", {}, "federation"),
-        ("quickstart", {"data": "nowhere"}, "data"),
+        ("nope", {}, "CONFIG", "nope"),
+        ("quickstart", {"rounds": 0}, "rounds", 0),
+        ("quickstart", {"privacy": {"mechanism": "magic"}}, "privacy.mechanism", "magic"),
+        ({"name": "mine"}, {}, "method", None),
+        ("federation", {}, "federation", "given"),
+        ("quickstart", {"data": "nowhere"}, "data", "nowhere"),
     ],
 )
-def test_the_command_line_refuses_the_same(tmp_path, config, changes, field):
+def test_the_command_line_refuses_the_same(tmp_path, config, changes, field, value):
     storage = f"sqlite:///{tmp_path}/runs/sotto.db"
     with pytest.raises(sotto.Error) as caught:
         sotto.run(config, storage=storage, **changes)
     assert caught.value.field == field and not (tmp_path / "runs").exists()
+    assert caught.value.valid and caught.value.value == value
 
 
 def test_arrays_are_data(storage, tmp_path):
@@ -208,9 +214,11 @@ def linear(outputs=2, **more):
 
 
 def test_a_network_of_ones_own_is_averaged_and_learns(storage, two_classes):
+    from torch.nn import CrossEntropyLoss
+
     facts = {"data": two_classes, "storage": storage, "progress": False, "rounds": 3}
     settings = {"privacy": {"mechanism": "none"}, "training.learning_rate": 0.5}
-    run = sotto.run(linear(), **facts, **settings)
+    run = sotto.run(linear(loss=CrossEntropyLoss(reduction="none")), **facts, **settings)
     assert run.accuracy == 1.0 and run.config["method"]["name"] == "averaged"
     plan = sotto.Plan("upload_noise", rounds=3, noise_multiplier=4.0)
     private = sotto.run(linear(), **{**facts, "privacy": plan, "rounds": 3})
@@ -240,9 +248,10 @@ def test_a_mistake_in_it_names_function_and_remedy(storage, two_classes):
         with pytest.raises(sotto.Error) as caught:
             sotto.run(method, **facts)
         assert words in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(sotto.Error) as caught:
-        sotto.averaged(nn.Flatten())
-    assert caught.value.field == "module"
+    for other in (nn.Flatten(), nn.Linear, lambda images: images):
+        with pytest.raises(sotto.Error) as caught:
+            sotto.averaged(other)
+        assert caught.value.field == "module"
 
 
 def step_by_step(step, **members):

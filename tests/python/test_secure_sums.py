@@ -51,6 +51,7 @@ def test_too_few_left_open_no_sum(vectors):
         ({"corrupt": 3, "threshold": 3}, "threshold"),
         ({"threshold": 7}, "threshold"),
         ({"vectors": [[1.0], [2.0]]}, "vectors"),
+        ({"vectors": {1: [1.0], "b": [2.0]}}, "names"),
     ],
 )
 def test_what_is_not_valid_is_refused(vectors, changes, field):

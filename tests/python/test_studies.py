@@ -186,7 +186,12 @@ def test_a_method_that_sends_nothing_runs_once_without_noise(photos):
             ("method.context_tokens: 0", "method.experts: 0"),
         ),
         ({"epsilon": [8, 8.0]}, ("epsilon",)),
-        ({"epsilon": [-1]}, ("privacy.target_epsilon: -1",)),
+        (
+            {"methods": ["promptfl", "magic", "magic"], "epsilon": [-1], "seeds": 0,
+             "mechanism": "gauss", "rounds": 0},
+            ("methods: 'magic' is g", "methods: 'magic'", "epsilon: -1", "seeds: 0",
+             "mechanism: 'gauss'", "rounds: 0"),
+        ),
         ({"epsilon": "8"}, ("epsilon: '8'",)),
         ({"mechanism": "none", "epsilon": 8}, ("mechanism: 'none'", "upload_noise")),
         ({"seeds": 0}, ("seeds: 0",)),

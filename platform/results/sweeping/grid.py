@@ -168,14 +168,14 @@ def for_one_alone(problem: str) -> str:
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     """Return all cells of a sweep, each of them checked; an error names the cell."""
     for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
-        _require_distinct(name, given)
-    _require_distinct("--seed", request.seeds)
+        require_distinct(name, given)
+    require_distinct("--seed", request.seeds)
     faults, settings = Faults(), list(request.axes)
     for text in request.settings:
         with faults:
             settings.append(_setting(text))
     faults.require_none(ConfigError)
-    _require_distinct("--set", [axis.key for axis in settings])
+    require_distinct("--set", [axis.key for axis in settings])
     axes = tuple((axis.key, tuple(axis.values)) for axis in settings if len(axis.values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
     sources = sources or Sources.of(Plugins(request.folder))
@@ -398,7 +398,7 @@ def _setting(text: str) -> Axis:
         return Axis(key, {value: (text,)})
     if not all(values):
         raise ConfigError(f"--set: {text!r} has an empty value; valid are values between commas")
-    _require_distinct(f"--set {key}", values)
+    require_distinct(f"--set {key}", values)
     return Axis(key, {one: (f"{key}={one}",) for one in values})
 
 
@@ -415,7 +415,8 @@ def _is_within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
 
 
-def _require_distinct(option: str, values: Sequence[object]) -> None:
+def require_distinct(option: str, values: Sequence[object]) -> None:
+    """Refuse a value that is given twice."""
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
         raise ConfigError(f"{option}: {twice[0]!r} is given twice; valid is once")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from methods import MethodError
 from platform.config import RunConfig, Sources, load_config
+from platform.config.files import read_preset
 from platform.config.loading import needs_noise
-from platform.errors import ConfigError, PlatformError
+from platform.errors import ConfigError, Faults, PlatformError
 from platform.experiment.environment import resolve_device
 from platform.experiment.planning import Surroundings, plan_run
 from platform.results.numbers import EPSILON, NO_NOISE
@@ -27,6 +29,7 @@ from platform.results.sweeping.grid import (
     SweepRequest,
     absolute_storage,
     keep,
+    require_distinct,
     require_none,
     split_values,
 )
@@ -57,37 +60,50 @@ def study_request(
     """Return the request for a study's grid, and what is filled in, as `key=value`.
 
     Epsilons are targets of whole runs, None without noise. No mechanism is the configuration's, or
-    `distributed_noise` if that has none. `request` has other fields of the request.
+    `distributed_noise` if that has none. `request` has other fields of the request, of which
+    `seeds` may be how many. All that is wrong is refused at once.
     """
     fixed = [text for text in request["settings"] if len(split_values(text)) == 1]
-    base, values = load_config(Path(config), fixed, sources), dict[str, tuple[str, ...]]()
+    faults, values = Faults(), dict[str, tuple[str, ...]]()
+    seeds = range(s) if isinstance(s := request["seeds"], int) else tuple(s)
+    if not seeds or isinstance(s, str):
+        faults.append(f"seeds: {s!r} is not valid; valid: a number above 0, or a list of seeds")
+    for option, several in (("--method", request["methods"]), ("--seed", seeds)):
+        with faults:
+            require_distinct(option, several)
+    for method in request["methods"]:
+        if method not in sources.registry.available():
+            with faults:
+                read_preset(method, sources)
+    valid = [one.name for one in sources.mechanisms if one.facts.claims]
+    if mechanism not in (None, *valid):
+        faults.append(f"mechanism: {mechanism!r} is not valid; valid: {', '.join(valid)}")
+    for epsilon in epsilons:
+        if not (epsilon is None or (isinstance(epsilon, int | float) and 0 < epsilon < inf)):
+            faults.append(f"epsilon: {epsilon!r} is not valid; valid: a number above 0, or None")
+    shown = [f"{e:g}" if isinstance(e, int | float) else repr(e) for e in epsilons]
+    if len(set(shown)) < len(shown):
+        faults.append("epsilon: a value is given twice; valid is once")
+    with faults:
+        base = load_config(Path(config), fixed, sources)
+    faults.require_none(ConfigError)
     name = mechanism or (base.privacy.mechanism if base.mechanism.facts.claims else MECHANISM)
-    if name not in sources.mechanisms.names or not sources.mechanisms.facts_of(name).claims:
-        valid = [one.name for one in sources.mechanisms if one.facts.claims]
-        raise ConfigError(f"mechanism: {name!r} is not valid; valid: {', '.join(valid)}")
     filled = filled_in(base, name, sources)
     texts = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in filled.items()]
     # These would be refused in runs without noise.
     noise = [text for text in fixed if needs_noise(text.partition("=")[0])]
     for epsilon in epsilons:
-        if not isinstance(epsilon, int | float | None):
-            raise ConfigError(
-                f"epsilon: {epsilon!r} is not valid; valid: a number above 0, or None"
-            )
         if epsilon is None:
             values[NO_NOISE] = (f"privacy.mechanism={NO_NOISE}",)
             continue
         target = (f"privacy.target_epsilon={epsilon!r}", "privacy.noise_multiplier=null")
         values[f"{epsilon:g}"] = (f"privacy.mechanism={name}", *texts, *noise, *target)
-    if len(values) < len(epsilons):
-        raise ConfigError("epsilon: a value is given twice; valid is once")
     # Alone, a client is its own local twin.
     once = (f"privacy.mechanism={NO_NOISE}", "evaluation.local_twins=false")
     axis = Axis(EPSILON, values, once)
     rest = tuple(text for text in request["settings"] if text not in noise)
-    wanted = SweepRequest(
-        configs=(config,), axes=(axis,), fills=True, **{**request, "settings": rest}
-    )
+    request = {**request, "seeds": tuple(seeds), "settings": rest}
+    wanted = SweepRequest(configs=(config,), axes=(axis,), fills=True, **request)
     return wanted, tuple(texts) if any(one is not None for one in epsilons) else ()
 
 
