@@ -101,7 +101,7 @@ def test_two_senses_and_a_client_without_images_by_hand():
 def both(make_storage: MakeStorage) -> tuple[Finished, Finished]:
     """All clients measured, and two of them."""
     storage = make_storage("all-classes")
-    run = (*SENSED, *PERSONAL, TWINS, "task.test_per_class=2")
+    run = (*SENSED, *PERSONAL, TWINS, "task.test_per_class=2", "task.domains=[real]")
     return storage.run(*run), storage.run(*run, "evaluation.measured_clients=2")
 
 
