@@ -223,3 +223,8 @@ class ScreenSweepObserver(WithBar):
         told = f"{self._done} of {self._total} cells are over, {self._failed} failed, {left}"
         self._progress.update(self._task, description=told, completed=self._done, total=self._total)
         self.beat(told)
+
+    def still_at(self, cells: Sequence[Cell]) -> None:
+        """Name the cells that go on, where there is no bar."""
+        now = "; ".join(map(str, cells))
+        self.beat(f"{self._done} of {self._total} cells are over; now: {now}")

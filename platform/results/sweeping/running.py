@@ -219,6 +219,8 @@ CELLS_A_WORKER: Final = 40
 """A run leaves some ten megabytes that no collection frees, so workers are replaced in time."""
 # Seconds that an idle worker may take to end.
 _PATIENCE: Final = 10.0
+# Seconds after which an observer hears that cells go on.
+_SPELL: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +256,10 @@ class SweepObserver(Protocol):
     def cell_finished(self, outcome: Outcome) -> None:
         """Hear that a cell has finished or failed."""
         ...
+
+    def still_at(self, cells: Sequence[Cell]) -> None:
+        """Hear every few seconds which cells go on."""
+        return
 
 
 def run_cells(
@@ -294,6 +300,7 @@ def run_cells(
                 missing.remove(start)
                 pool.give(start, cells[start])
                 observer.cell_started(cells[start])
+            observer.still_at([cells[index] for index in pool.busy])
             for index, answer in pool.answers():
                 run_id, cell = answer["run_id"], cells[index]
                 outcomes[index] = Outcome(
@@ -344,9 +351,9 @@ class _Pool:
         worker.connection.send_bytes(json.dumps(message).encode())
 
     def answers(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Wait until a worker has answered or died, and yield all answers."""
+        """Wait, but not for long, until a worker has answered or died, and yield all answers."""
         by_connection = {worker.connection: index for index, worker in self.busy.items()}
-        for ready in wait(list(by_connection)):
+        for ready in wait(list(by_connection), _SPELL):
             index = by_connection[ready]  # type: ignore[index]
             worker = self.busy.pop(index)
             try:
