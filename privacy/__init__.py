@@ -106,7 +106,7 @@ from privacy.randomness import (
     SystemNoise,
     WithoutNoise,
 )
-from privacy.rounding import GroupCounts
+from privacy.rounding import Cones, GroupCounts
 from privacy.signal_to_noise import SignalToNoise, signal_to_noise
 
 __all__ = [
@@ -141,6 +141,7 @@ __all__ = [
     "ClippedUpdate",
     "CohortKind",
     "CohortSampling",
+    "Cones",
     "DistributedNoise",
     "DpSgd",
     "EpsilonResult",

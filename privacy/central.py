@@ -43,6 +43,7 @@ from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
     LARGEST_NORM,
+    Cones,
     GroupCounts,
     charged_after_rounding,
     clip_to_grid,
@@ -74,6 +75,7 @@ class CentralNoise:
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
         counts: What the vector ends with where clients are in groups, else None.
+        cones: Where vectors lie before such counts; None for anywhere.
         facts: What a release means in the ledger.
     """
 
@@ -82,6 +84,7 @@ class CentralNoise:
     scale: float
     relation: Relation = "replace_one"
     counts: GroupCounts | None = None
+    cones: Cones | None = None
     facts: MechanismFacts = CENTRAL_NOISE
 
     def __post_init__(self) -> None:

@@ -49,6 +49,7 @@ from privacy.mechanisms import UPLOAD_NOISE, NoisedByClients, ProtectedUpload, w
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 from privacy.rounding import (
     LARGEST_NORM,
+    Cones,
     GroupCounts,
     OnGrid,
     charged_after_rounding,
@@ -95,6 +96,7 @@ class DistributedNoise(NoisedByClients):
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
         counts: What the vector ends with where clients are in groups, else None.
+        cones: Where vectors lie before such counts; None for anywhere.
         facts: What a release means in the ledger.
     """
 
@@ -106,6 +108,7 @@ class DistributedNoise(NoisedByClients):
     kind: NoiseKind = "discrete_gaussian"
     relation: Relation = "replace_one"
     counts: GroupCounts | None = None
+    cones: Cones | None = None
     facts: MechanismFacts = DISTRIBUTED_NOISE
 
     def __post_init__(self) -> None:
@@ -347,6 +350,7 @@ class IntegerUploadNoise(NoisedByClients):
         scale: Steps of the grid per unit of the update.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        cones: Where vectors lie; None for anywhere.
         facts: What a release means in the ledger.
     """
 
@@ -354,6 +358,7 @@ class IntegerUploadNoise(NoisedByClients):
     noise_multiplier: float
     scale: float
     relation: Relation = "replace_one"
+    cones: Cones | None = None
     facts: MechanismFacts = UPLOAD_NOISE
 
     def __post_init__(self) -> None:
@@ -370,6 +375,7 @@ class IntegerUploadNoise(NoisedByClients):
             corrupt=0,
             scale=self.scale,
             relation=self.relation,
+            cones=self.cones,
         )
 
     @property

@@ -23,6 +23,12 @@ sqrt(1 + b^2 / 2 J^2).
 On the integer grid the same holds with R, the bound on a rounded update's norm, in place of C: the
 update is rounded by itself, and b is a whole number of steps, at most C and hence at most R. A
 count is therefore never rounded at random.
+
+`Cones` serve uploads whose inner products are never negative. If |v| <= R for all of them, then
+|v - v'|^2 = |v|^2 + |v'|^2 - 2 v.v' <= 2 R^2: the sensitivity under replace_one is sqrt(2) R, and
+under add_or_remove_one R. The integers themselves must have this property, so they are rounded
+towards the cone's inside, never at random. Counts of groups are coordinates of such a vector like
+others.
 """
 
 from __future__ import annotations
@@ -127,14 +133,19 @@ class RoundedOnGrid(OnGrid, Protocol):
         """What a vector ends with where clients are in groups, else None."""
         ...
 
+    @property
+    def cones(self) -> Cones | None:
+        """Where vectors lie before such counts; None for anywhere."""
+        ...
+
 
 def clip_to_grid(
     vector: NDArray[Any], mechanism: RoundedOnGrid, *, ring_bits: int, noise: NoiseSource
 ) -> tuple[ClippedUpdate, NDArray[np.int64]]:
     """Clip an update and round it to the grid: what every mechanism there does before its noise.
 
-    Counts of groups are neither clipped nor rounded; they are whole steps beside what is. `noise`
-    gives the rounding's coins.
+    With cones the update is first projected into them. Counts of groups are neither clipped nor
+    rounded; they are whole steps beside what is. `noise` gives the rounding's coins.
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
@@ -144,12 +155,15 @@ def clip_to_grid(
     """
     require_ring_bits(ring_bits)
     require_noise_source(noise)
-    norm, counts = mechanism.clipping_norm, mechanism.counts
+    norm, counts, cones = mechanism.clipping_norm, mechanism.counts, mechanism.cones
     if counts is not None:
         vector, told = counts.split(vector)
-    clipped = clip(vector, norm)
+    clipped = clip(vector if cones is None else cones.project(vector), norm)
     grid = clipped.vector * mechanism.scale
-    rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    if cones is None:
+        rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    else:
+        rounded = cones.rounded(grid, mechanism.scaled_norm)
     if counts is not None:
         rounded = np.append(rounded, counts.on_grid(told, norm, mechanism.scaled_norm))
     return clipped, rounded
@@ -159,9 +173,13 @@ def charged_after_rounding(mechanism: RoundedOnGrid, dimension: int, relation: R
     """Return the ledger's C of one upload, counts included, in the units of the update."""
     counts, scaled = mechanism.counts, mechanism.scaled_norm
     rounded = dimension if counts is None else dimension - counts.groups
+    count = 0 if counts is None else counts.steps(scaled)
+    if mechanism.cones is not None:
+        halved = math.sqrt(2.0) if relation == "replace_one" else 1.0
+        return math.hypot(scaled, count) / halved / mechanism.scale
     norm = math.sqrt(squared_norm_after_rounding(scaled, rounded))
     if counts is not None:
-        norm = counts.charged_norm(norm, counts.steps(scaled), relation)
+        norm = counts.charged_norm(norm, count, relation)
     return norm / mechanism.scale
 
 
@@ -169,6 +187,63 @@ def in_ring(integers: NDArray[np.int64], ring_bits: int) -> NDArray[np.uint64]:
     """Return integers as elements of the ring modulo 2^ring_bits, negative ones from its top."""
     # Casting wraps modulo 2^64, of which every ring here is a quotient.
     return np.asarray(integers.astype(np.uint64) & np.uint64(2**ring_bits - 1))
+
+
+_INSIDE = 1.0 - 2.0**-40
+"""Factor before rounding towards zero, so that no error of a product leads out of a bound."""
+
+
+@dataclass(frozen=True)
+class Cones:
+    """Rows (h, s) with h >= |s|: second-order cones. Of width 1: coordinates of at least zero.
+
+    Two rows of one cone have h h' + s.s' >= h h' - |s| |s'| >= 0, so two whole vectors have an
+    inner product of at least zero.
+
+    Attributes:
+        width: Coordinates of a row, at least 1; h is the first.
+    """
+
+    width: int
+
+    def __post_init__(self) -> None:
+        """Refuse a width below one."""
+        require_positive(width=self.width)
+
+    def project(self, vector: NDArray[Any]) -> NDArray[np.float64]:
+        """Return rows with h raised to zero and s shortened to h; what is inside stays."""
+        rows = np.array(vector, np.float64).reshape(-1, self.width)
+        head = np.maximum(rows[:, 0], 0.0)
+        length = np.linalg.norm(rows[:, 1:], axis=1)
+        rows[:, 1:] *= (head / np.maximum(np.maximum(length, head), np.finfo(float).tiny))[:, None]
+        rows[:, 0] = head
+        return rows.ravel()
+
+    def rounded(self, grid: NDArray[np.float64], norm: float) -> NDArray[np.int64]:
+        """Round rows inside the cones towards zero, to integers that are inside as well.
+
+        h becomes the integer below it; s shrinks by the same factor, then each coordinate goes
+        towards zero.
+
+        Args:
+            grid: In steps of the grid, (n,), of norm at most `norm`.
+            norm: C in steps of the grid.
+
+        Raises:
+            SensitivityViolation: The integers leave a cone or are longer, so `grid` was.
+        """
+        rows = grid.reshape(-1, self.width) * _INSIDE
+        head = np.floor(rows[:, 0])
+        shrunk = rows[:, 1:] * (head / np.maximum(rows[:, 0], 1.0))[:, None]
+        found = np.trunc(np.column_stack([head, shrunk])).astype(np.int64)
+        squares = found * found
+        if (
+            found[:, 0].min(initial=0) < 0
+            or (squares[:, 1:].sum(axis=1) > squares[:, 0]).any()
+            or int(squares.sum()) > norm**2
+        ):
+            raise SensitivityViolation("an upload is outside of its cones, or longer than its norm")
+        return np.asarray(found.ravel())
 
 
 _SAME = 1e-9

@@ -141,12 +141,19 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape, dtype, combination rule and source of one array that leaves a client."""
+    """Shape, dtype, combination rule and source of one array that leaves a client.
+
+    `cone` promises that the array itself leaves (no difference), and that of each so many numbers
+    the first is at least the length of the others: (h, s) with h >= |s|. With 1, that no number is
+    negative. The platform enforces this before it clips; replacing a client then moves a sum by
+    sqrt(2) C instead of 2 C. None promises nothing.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     weighting: Weighting = Weighting.EXAMPLES
     source: Source = Source.TRAINING
+    cone: int | None = None
 
 
 @dataclass(frozen=True)

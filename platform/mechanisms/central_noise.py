@@ -17,6 +17,7 @@ def _clipped(settings: Settings) -> CentralNoise:
         scale=default_scale(settings.norm),
         relation=settings.relation,
         counts=settings.counts,
+        cones=settings.cones,
     )
 
 

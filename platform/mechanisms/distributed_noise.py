@@ -23,6 +23,7 @@ def _share(settings: Settings) -> DistributedNoise:
         kind="skellam" if settings.distribution == "skellam" else "discrete_gaussian",
         relation=settings.relation,
         counts=settings.counts,
+        cones=settings.cones,
     )
 
 

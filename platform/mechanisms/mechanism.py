@@ -15,6 +15,7 @@ from typing import Literal
 from privacy import (
     RELATIONS,
     ClientMechanism,
+    Cones,
     DpSgd,
     GroupCounts,
     MechanismFacts,
@@ -68,6 +69,8 @@ class Settings:
         sums: Certain facts about sums, if the noise relies on them.
         steps: Local steps, if the noise is in them.
         counts: The counts at the end of the vector if clients are in groups, else None.
+        cones: Where vectors lie before such counts; None for anywhere. A mechanism that does not
+            know them charges more.
     """
 
     relation: Relation
@@ -78,6 +81,7 @@ class Settings:
     sums: Sums | None
     steps: Steps | None
     counts: GroupCounts | None = None
+    cones: Cones | None = None
 
     @property
     def norm(self) -> float:

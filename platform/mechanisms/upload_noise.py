@@ -18,6 +18,7 @@ def on_the_client(settings: Settings) -> UploadNoise | IntegerUploadNoise:
         noise_multiplier=settings.multiplier,
         scale=settings.scale_for(1),
         relation=settings.relation,
+        cones=settings.cones,
     )
 
 

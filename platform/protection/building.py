@@ -25,6 +25,7 @@ from privacy import (
     ClientMechanism,
     CohortKind,
     CohortSampling,
+    Cones,
     DpSgd,
     GroupCounts,
     NoisedMetric,
@@ -485,7 +486,7 @@ def _with_collection(config: RunConfig, method: Method, multiplier: float | None
     own = _pool_mechanism(config, multiplier)
     collection = Protection(
         sums=SumProtection(
-            mechanism=_mechanism(config, multiplier) if own is None else own,
+            mechanism=_mechanism(config, method, multiplier) if own is None else own,
             layout=build_layout({}, weighs_examples=config.mechanism.weighs_examples),
             bits=config.secure_aggregation.bits,
             masked=False,
@@ -519,7 +520,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
     # Poisson sampling may draw all clients, and the ring must hold that sum too.
     is_drawn = config.cohort.sampling == "poisson"
     sums = SumProtection(
-        mechanism=_mechanism(config, multiplier),
+        mechanism=_mechanism(config, method, multiplier),
         layout=layout,
         bits=config.secure_aggregation.bits,
         masked=masked,
@@ -552,12 +553,23 @@ def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
     return config.mechanism.build_training(_settings(config, multiplier, None))
 
 
-def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
+def _cones(method: Method, extras: Extras) -> Cones | None:
+    """Return where a whole upload lies; a clip flag or an accuracy, of either sign, leaves it."""
+    widths = {tensor.cone for tensor in method.shared_spec().values()}
+    if extras.adaptive or extras.metric or len(widths) != 1:
+        return None
+    (width,) = widths
+    return None if width is None else Cones(width)
+
+
+def _mechanism(config: RunConfig, method: Method, multiplier: float | None) -> ClientMechanism:
     norm = config.privacy.clipping_norm
     extras = extras_of(config)
     joint = None if norm is None else extras.joint_norm(norm)
     counts = None if norm is None or extras.groups is None else extras.groups.counts
-    settings = dataclasses.replace(_settings(config, multiplier, joint), counts=counts)
+    settings = dataclasses.replace(
+        _settings(config, multiplier, joint), counts=counts, cones=_cones(method, extras)
+    )
     built = config.mechanism.build_upload(settings)
     if counts is not None and getattr(built, "counts", None) != counts:
         # The mechanism would clip counts together with updates.

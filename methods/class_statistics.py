@@ -1,0 +1,282 @@
+"""Class statistics: one noised sum of frozen features for each class, and a head without training.
+
+A client sends, for each class c, its count h_c and its sum s_c of image features x with |x| <= 1.
+The server adds them up and builds a linear head. Every published relative is an option of `head`:
+
+- `fedncm`: w_c = s_c / |s_c| (Legate et al. 2023, "Guiding the Last Layer in Federated Learning
+  with Pre-Trained Models", NeurIPS, arXiv 2306.03937);
+- `ss_text`: w_c = t_c + `mean_weight` C s_c / sum(h), with text features t_c (SS-Text, arXiv
+  2506.17500, which is for one client and has the factor 100 / n);
+- `fed3r`: w = (G + lambda I)^-1 s, ridge regression on one-hot labels, G = sum of x x^T (Fanì et
+  al. 2024, "Accelerating Heterogeneous Federated Learning with Closed-form Classifiers", ICML,
+  arXiv 2406.01116);
+- `fedcgs`: w_c = V^-1 m_c, b_c = log(h_c) - m_c w_c / 2, with means m_c and the covariance V that
+  all classes share (Guan et al. 2025, "Capture Global Feature Statistics for One-Shot Federated
+  Learning", AAAI, arXiv 2503.06962).
+
+The last two also send the upper triangle of G, whose other numbers are scaled by sqrt(2), so that
+its length is that of G. DPPL-Mean (arXiv 2406.08039) is refused: it charges each class on its own
+and takes n_c as public; a client with several classes would be in several releases and pay for one.
+
+Counts and sums lie in cones, h_c >= |s_c|, so replacing a client moves them by sqrt(2) C and not by
+2 C (ADR 31). With G there is no such promise, as rounding may leave the positive matrices.
+
+`centre: text` subtracts the mean text feature, which is public, from every image feature, and
+`directions: k` keeps the k public directions in which the text features of the task's classes vary
+most. Both come before |x| is cut to `feature_norm`, so the bounds above hold.
+
+Under `dp_sgd` the same sums are made of noised steps: the loss -<S, row of x> has minus the row as
+its gradient. Take SGD without momentum there, or the steps are no longer equal shares of the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated, Final, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.errors import MethodError
+from methods.interface import method as m
+from methods.interface.defaults import MethodDefaults
+from methods.interface.method import CountsWith
+from methods.networks.method import BatchObjective
+from methods.prompts.prompt import Captions, require_backbone
+
+SUMS: Final = "class_sums"
+"""What clients send: rows (C, 1 + k) of counts and sums; without counts (C, k)."""
+MOMENTS: Final = "moments"
+"""The upper triangle of the sum of x x^T, (k (k + 1) / 2,)."""
+WEIGHT: Final = "weight"
+BIAS: Final = "bias"
+_DPPL: Final = "dppl_mean"
+_WITH_MOMENTS: Final = ("fed3r", "fedcgs")
+_RIDGE_SCALE: Final = 10.0
+"""Logits of ridge regression over its predictions, which go from 0 to 1."""
+_LEAST: Final = 0.1
+"""A class is taken to have at least this share of an even share of all images."""
+
+VARIANTS = (
+    {"head": "fedncm", "counts": False},
+    {"head": "fed3r", "directions": 2},
+    {"head": "fedcgs", "centre": "text"},
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options.
+
+    Attributes:
+        head: What the server builds.
+        counts: Whether clients send counts, which `ss_text` and `fedcgs` need.
+        centre: What is subtracted from image features.
+        directions: Number of public directions that are kept; None for the whole feature.
+        feature_norm: Length to which an image feature is cut, after centre and directions.
+        mean_weight: How much a class's mean weighs beside its text.
+        ridge: lambda, or what is added to V, over the mean eigenvalue.
+        template: Caption with `{}` where the class name goes.
+    """
+
+    head: Literal["fedncm", "ss_text", "fed3r", "fedcgs", "dppl_mean"] = "ss_text"
+    counts: bool = True
+    centre: Literal["none", "text"] = "none"
+    directions: Annotated[int, Ge(1), Le(4096)] | None = None
+    feature_norm: Annotated[float, Gt(0.0), Le(1.0)] = 1.0
+    mean_weight: Annotated[float, Gt(0.0), Le(1e6), CountsWith("head", ("ss_text",))] = 10.0
+    ridge: Annotated[float, Gt(0.0), Le(1e6), CountsWith("head", _WITH_MOMENTS)] = 0.1
+    template: str = "a photo of a {}."
+
+
+@dataclass(frozen=True)
+class ClassStatistics(MethodDefaults):
+    """Sums over each class, and the head that the server makes of them."""
+
+    config: Config
+    classes: tuple[str, ...]
+    captions: Captions
+    has_personal_state = False
+    closed_classes = True
+
+    @cached_property
+    def text(self) -> Tensor:
+        """Text features of the classes, (C, d)."""
+        return self.captions.features(self.classes).detach().to("cpu", torch.float64)
+
+    @cached_property
+    def basis(self) -> Tensor:
+        """The directions that are kept, as rows (k, d)."""
+        if self.config.directions is None:
+            return torch.eye(self.text.shape[1], dtype=torch.float64)
+        found = torch.linalg.svd(self.text - self.text.mean(dim=0), full_matrices=False).Vh
+        # The sign of a singular vector differs between machines.
+        signed: Tensor = found * found.sum(dim=1, keepdim=True).sign()
+        return signed[: self.config.directions]
+
+    def rows(self, features: Tensor) -> Tensor:
+        """Return image or text features (n, d) as the statistics see them, (n, k)."""
+        if self.config.centre == "text":
+            features = features - self.text.mean(dim=0).to(features)
+        seen = features @ self.basis.T.to(features)
+        length = torch.linalg.vector_norm(seen, dim=1, keepdim=True)
+        cut: Tensor = seen / (length / self.config.feature_norm).clamp(min=1.0)
+        return cut
+
+    def shared_spec(self) -> Mapping[str, m.TensorSpec]:
+        """Return the statistics, which add up."""
+        spec = partial(m.TensorSpec, weighting=m.Weighting.SUM, source=m.Source.STATISTIC)
+        classes, width = len(self.classes), len(self.basis)
+        if self.config.head in _WITH_MOMENTS:
+            moments = {MOMENTS: spec((width * (width + 1) // 2,))}
+            return {SUMS: spec((classes, self.config.counts + width)), **moments}
+        if not self.config.counts:
+            return {SUMS: spec((classes, width))}
+        return {SUMS: spec((classes, 1 + width), cone=1 + width)}
+
+    def init_server(self, rng: m.Rng) -> m.Arrays:
+        """Return no statistics, and the head of the text alone."""
+        nothing = {n: np.zeros(t.shape, np.float64) for n, t in self.shared_spec().items()}
+        return {**nothing, **self.head(nothing)}
+
+    def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
+        """Return the head."""
+        return {WEIGHT: state[WEIGHT], BIAS: state[BIAS]}
+
+    def client_update(
+        self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
+    ) -> m.LocalResult:
+        """Send the client's statistics; under `dp_sgd` those of noised steps."""
+        if trainer.charged_steps is None:
+            return m.LocalResult(self.summed(data.arrays), None, {})
+        start = {n: np.zeros(t.shape, np.float32) for n, t in self.shared_spec().items()}
+        trained = trainer.fit(
+            BatchObjective(self.minus_products),
+            start,
+            data.arrays,
+            groups=(m.ParameterGroup(tuple(start)),),
+            rng=rng,
+        )
+        return m.LocalResult(dict(trained), None, {})
+
+    def summed(self, examples: m.Arrays) -> m.Arrays:
+        """Return the statistics of a client's examples."""
+        rows = self.rows(torch.tensor(examples["features"], dtype=torch.float64))
+        labels = torch.tensor(examples["labels"])
+        members = (labels[:, None] == torch.arange(len(self.classes))).double()
+        counted = torch.cat([torch.ones(len(rows), 1).double(), rows], 1)
+        found = {SUMS: members.T @ (counted if self.config.counts else rows)}
+        if self.config.head in _WITH_MOMENTS:
+            first, second, scale = _triangle(rows.shape[1])
+            found[MOMENTS] = (rows.T @ rows)[first, second] * scale
+        return {name: array.float().numpy() for name, array in found.items()}
+
+    def minus_products(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Return minus the inner product of parameters and each example's own statistics, (B,)."""
+        rows, own = self.rows(batch["features"]), parameters[SUMS][batch["labels"]]
+        found = (own[:, -rows.shape[1] :] * rows).sum(dim=1)
+        if self.config.counts:
+            found = found + own[:, 0]
+        if MOMENTS in parameters:
+            first, second, scale = _triangle(rows.shape[1])
+            found = found + rows[:, first] * rows[:, second] @ (
+                parameters[MOMENTS] * scale.to(rows)
+            )
+        return -found
+
+    def server_update(
+        self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
+    ) -> m.Arrays:
+        """Add the round's sums to those of earlier rounds, and build the head anew."""
+        total = {n: state[n] + aggregate.values[n] for n in self.shared_spec()}
+        return {**total, **self.head(total)}
+
+    def head(self, total: m.Arrays) -> m.Arrays:
+        """Return the head's rows (C, k) and biases (C,); without statistics, those of the text."""
+        text, classes = self.rows(self.text).numpy(), len(self.classes)
+        sums = total[SUMS][:, 1:] if self.config.counts else total[SUMS]
+        counts = total[SUMS][:, 0] if self.config.counts else np.zeros(classes)
+        weight, bias, number = text, np.zeros(classes), float(counts.sum())
+        if not sums.any() or (self.config.counts and number <= 0.0):
+            return _single(weight, bias)
+        if self.config.head == "fedncm":
+            weight = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-30)
+        elif self.config.head == "ss_text":
+            weight = text + self.config.mean_weight * classes / number * sums
+        elif self.config.head == "fed3r":
+            weight = _RIDGE_SCALE * self.solved(_square(total[MOMENTS]), sums)
+        else:
+            counts = np.maximum(counts, _LEAST * number / classes)
+            means = sums / counts[:, None]
+            shared = (_square(total[MOMENTS]) - (counts[:, None] * means).T @ means) / number
+            weight = self.solved(shared, means)
+            bias = np.log(counts / counts.sum()) - 0.5 * (weight * means).sum(axis=1)
+        return _single(weight, bias)
+
+    def solved(self, matrix: NDArray[np.float64], rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return rows (C, k) times the inverse of a matrix made positive, plus the ridge."""
+        values, vectors = np.linalg.eigh(matrix)
+        values = np.maximum(values, 0.0)
+        values = values + self.config.ridge * max(float(values.mean()), 1e-30)
+        found: NDArray[np.float64] = (rows @ vectors / values) @ vectors.T
+        return found
+
+    def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
+        """Return logits (n, len(classes)); refuse a class that the task does not have."""
+        if missing := [name for name in classes if name not in self.classes]:
+            raise MethodError(f"classes: {missing[0]!r} has no sums; valid: {self.classes}")
+        chosen = [self.classes.index(name) for name in classes]
+        rows = self.rows(torch.tensor(batch["features"])).numpy()
+        scores = rows @ view.broadcast[WEIGHT].T + view.broadcast[BIAS]
+        if self.config.head not in _WITH_MOMENTS:
+            scores = float(self.captions.backbone.logit_scale) * scores
+        logits: m.Logits = scores[:, chosen].astype(np.float32)
+        return logits
+
+
+def _triangle(width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows, columns and factors of an upper triangle that is as long as its matrix."""
+    first, second = torch.triu_indices(width, width)
+    return first, second, torch.where(first == second, 1.0, math.sqrt(2.0)).double()
+
+
+def _square(triangle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the symmetric matrix (k, k) of an upper triangle."""
+    width = (math.isqrt(8 * triangle.size + 1) - 1) // 2
+    first, second, scale = _triangle(width)
+    found = np.zeros((width, width))
+    found[first, second] = triangle / scale.numpy()
+    full: NDArray[np.float64] = found + np.triu(found, 1).T
+    return full
+
+
+def _single(weight: NDArray[np.float64], bias: NDArray[np.float64]) -> m.Arrays:
+    return {WEIGHT: weight.astype(np.float32), BIAS: bias.astype(np.float32)}
+
+
+def build(config: Config, task: m.Task) -> m.Method:
+    """Build the method; refuse a head that lacks its statistics, and DPPL-Mean."""
+    if config.head == _DPPL:
+        raise MethodError(
+            "method.head: dppl_mean charges each class on its own and takes its count as public, "
+            "so a client with several classes would pay for one; valid: fedncm"
+        )
+    if not config.counts and config.head in ("ss_text", "fedcgs"):
+        raise MethodError(f"method.counts: {config.head} divides by counts; valid: true")
+    captions = Captions(require_backbone(task), config.template)
+    captions.require_room(task.classes)
+    width = min(len(task.classes) - 1, captions.backbone.embed_dim)
+    if config.directions is not None and config.directions > width:
+        raise MethodError(
+            f"method.directions: {config.directions} is too many for {len(task.classes)} class "
+            f"names; valid: 1 to {width}, or null"
+        )
+    return ClassStatistics(config, task.classes, captions)
