@@ -130,8 +130,8 @@ class ClassStatistics(MethodDefaults):
         return cut
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
-        """Return the statistics, which add up."""
-        spec = partial(m.TensorSpec, weighting=m.Weighting.SUM, source=m.Source.STATISTIC)
+        """Return the statistics."""
+        spec = partial(m.TensorSpec, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC)
         classes, width = len(self.classes), len(self.basis)
         if self.config.head in _WITH_MOMENTS:
             moments = {MOMENTS: spec((width * (width + 1) // 2,))}
@@ -195,7 +195,7 @@ class ClassStatistics(MethodDefaults):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Add the round's sums to those of earlier rounds, and build the head anew."""
+        """Add the round's means to those of earlier rounds, and build the head anew."""
         total = {n: state[n] + aggregate.values[n] for n in self.shared_spec()}
         return {**total, **self.head(total)}
 

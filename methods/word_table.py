@@ -80,9 +80,9 @@ class WordTable(MethodDefaults):
         return self.captions.features(self.words)
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
-        """Return the table (C, W), which adds up."""
+        """Return the table (C, W)."""
         shape = (len(self.classes), len(self.words))
-        spec = m.TensorSpec(shape, weighting=m.Weighting.SUM, source=m.Source.STATISTIC, cone=1)
+        spec = m.TensorSpec(shape, weighting=m.Weighting.UNIFORM, source=m.Source.STATISTIC, cone=1)
         return {TABLE: spec}
 
     def init_server(self, rng: m.Rng) -> m.Arrays:

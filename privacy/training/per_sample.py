@@ -27,7 +27,7 @@ HEADS_AT_ONCE = 16
 """Examples whose head is differentiated at once; changes memory only."""
 
 CHUNK = 8
-"""Vector-Jacobian products taken at once; `docs/adr/0005-per-sample-gradients.md` has timings."""
+"""Vector-Jacobian products taken at once; `docs/adr/0010-record-level-privacy.md` has timings."""
 
 
 class Objective(Protocol):

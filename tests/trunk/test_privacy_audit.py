@@ -87,6 +87,29 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
         assert 0.7 * bound.ceiling < bound.epsilon < 1.3 * bound.ceiling
 
 
+CONES = {
+    "class_statistics": ("method.name=class_statistics",),
+    "word_table": ("method.name=word_table",),
+    "groups": (
+        *("method.name=word_table", "pool.kind=groups", "pool.experts=2"),
+        *("pool.noise=null", "pool.count_ratio=0.25"),
+    ),
+}
+
+
+@cases(CONES, "class_statistics", "word_table", "groups")
+def test_uploads_in_cones_are_as_far_apart_as_the_ledger_says(make_storage, mechanism):
+    """What is charged is sqrt(2) C, and neighbours that far apart are told apart just so well."""
+    overrides = (*NOISE, "privacy.mechanism=central_noise", *mechanism)
+    base = make_storage("cones").plan(*overrides)
+    for verdict in Auditor(base)(*overrides).values():
+        result, bound = verdict.result, verdict.result.gaussian
+        assert verdict.passed, verdict.reasons
+        assert result.is_tight and result.clip_respected and bound is not None
+        assert result.claimed_mu == pytest.approx(2.0**0.5 / 1.5, rel=0.04)
+        assert 0.7 * bound.ceiling < bound.epsilon < 1.35 * bound.ceiling
+
+
 @cases(FEW, "central")
 def test_noise_halved_is_refuted(audit, monkeypatch, mechanism):
     halve_noise(monkeypatch)

@@ -90,6 +90,26 @@ def group_of(update: Arrays, groups: int) -> int:
     return 0
 
 
+def lifted(vector: Vector, width: int, length: int) -> Vector:
+    """Return a vector inside cones of this width, sqrt(2) times as long; that of -v is across.
+
+    Rows become (|v|, v); with width 1, the vector is split into its two signs.
+    """
+    if width == 1:
+        halves = np.concatenate([np.maximum(vector, 0.0), np.maximum(-vector, 0.0)])
+        return np.append(ROOT * halves, np.zeros(length - halves.size))
+    rows = vector.reshape(-1, width - 1)
+    return np.column_stack([np.linalg.norm(rows, axis=1), rows]).ravel()
+
+
+def lowered(seen: Vector, width: int) -> Vector:
+    """Return the vector that was lifted, with noise as large on each coordinate."""
+    if width == 1:
+        half = seen.size // 2
+        return np.asarray((seen[:half] - seen[half : 2 * half]) / ROOT)
+    return np.asarray(seen.reshape(-1, width)[:, 1:].ravel())
+
+
 def side_of(vector: Vector) -> float:
     """Return 1 or -1; a vector and its opposite have different signs."""
     fixed = np.random.default_rng(0).standard_normal(vector.size)
@@ -133,8 +153,22 @@ class UploadGame(ChannelGame):
 
     @property
     def dimension(self) -> int:
-        """Number of a canary's coordinates; if clients are in groups, those of one block."""
+        """Number of a canary's coordinates, before it is put into cones and a block."""
+        length, width = self.length, self.cone
+        if width is None:
+            return length
+        return length // 2 if width == 1 else length // width * (width - 1)
+
+    @property
+    def length(self) -> int:
+        """Number of an update's coordinates; if clients are in groups, those of one block."""
         return vector_length(block_spec(self.spec) if self.in_groups else self.spec)
+
+    @property
+    def cone(self) -> int | None:
+        """Width of the cones of which the charge makes use, None without."""
+        cones = getattr(self.protection.mechanism, "cones", None)
+        return None if cones is None or self.channel != "sum" else int(cones.width)
 
     @property
     def in_groups(self) -> bool:
@@ -184,7 +218,9 @@ class UploadGame(ChannelGame):
     @property
     def norm(self) -> float:
         """Half of the distance between a canary and its opposite, without flags."""
-        return math.hypot(*self.parts) / ROOT if self.apart else self.clipping_norm
+        if self.apart:
+            return math.hypot(*self.parts) / ROOT
+        return self.clipping_norm if self.cone is None else self.clipping_norm / ROOT
 
     @property
     def flag(self) -> float | None:
@@ -232,20 +268,31 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
 
 def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
     """Return the adversary's view of a canary: its own coordinates, and its flag."""
+    width = game.cone
+    sent = vector if width is None else lifted(vector, width, game.length)
     if not game.in_groups:
-        return _folded(game, _seen(game, vector, number))
+        seen = _seen(game, sent, number)
+        return _folded(game, seen) if width is None else lowered(seen, width)
     spec, first = game.spec, number % groups_of(game.spec)
     if not game.apart:
-        seen = _seen(game, placed(vector, spec, first), number)
-        return _folded(game, seen, block(seen, spec, first))
+        seen = _seen(game, placed(sent, spec, first), number)
+        own = block(seen, spec, first)
+        return _folded(game, seen, own) if width is None else lowered(own, width)
     # The canary is in one group; its opposite is the same update in another group.
     second, side, (norm, count) = (first + 1) % groups_of(spec), side_of(vector), game.parts
     here = first if side > 0.0 else second
-    seen = _seen(game, placed(side * vector * (norm / game.norm), spec, here), number)
-    told = seen[seen.size - groups_of(spec) :]
+    canary = side * vector
+    if width is not None:
+        canary = lifted(canary, width, game.length) / ROOT
+    seen = _seen(game, placed(canary * (norm / game.norm), spec, here), number)
+    numbers = seen[seen.size - groups_of(spec) :]
     moved = (block(seen, spec, first) - block(seen, spec, second)) / ROOT
-    counts = (told[first] - told[second]) / ROOT
-    return with_count(moved, side * vector, counts, weight=count / norm)
+    counts = (numbers[first] - numbers[second]) / ROOT
+    told = with_count(moved, canary, counts, weight=count / norm)
+    if width is None:
+        return told
+    along = float(told @ canary) / float(np.linalg.norm(canary))
+    return side * vector * (along / float(np.linalg.norm(vector)))
 
 
 def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector:
