@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from platform.config.rules import HELD
+from platform.config.rules import FILELESS, HELD
 from platform.data.catalogue import dataset_infos
-from platform.protection.charging import FILELESS, Source
+from platform.protection.charging import Source
 from platform.rounds.loop import Federation
 from tests.drawn._pictures import write_picture
 from tests.trunk._federations import Holders, federation, hold, within
