@@ -166,6 +166,8 @@ def test_a_source_is_a_name_or_a_folder(tmp_path):
         (pacs, Source.of("images", str(link))),
         (Source.of("images", data), Source.of("client_folders", f"{inside}/..")),
         (shapes, Source.of("shapes", other)),
+        (Source.of("handwriting", data), Source.of("handwriting_tuning", other)),
+        (Source.of("handwriting", data), Source.of("digits", data)),
     ]
     apart = [
         (pacs, Source.of("dtd", data)),
