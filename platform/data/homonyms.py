@@ -52,11 +52,6 @@ def outlines_of(labels: Indices, senses: Indices) -> Indices:
     return (labels + np.array(SHIFTS, dtype=np.int64)[senses]) % len(OUTLINES)
 
 
-def senses_of_styles(domains: Sequence[str]) -> Indices:
-    """Return the sense of each style, as indices into `SENSES`."""
-    return np.array([SENSES.index(SENSE_OF_STYLE[name]) for name in domains], dtype=np.int64)
-
-
 def homonyms_dataset(
     seed: int,
     train_per_class_and_domain: int,

@@ -317,9 +317,7 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         all_tests = {"": np.unique(np.concatenate([client.test for client in everybody]))}
     if all_tests and senses:
         (rows,), of_all = all_tests.values(), tuple(dict.fromkeys(senses))
-        dataset, all_tests = _with_tests_in_each_sense(
-            dataset, request, rows, of_all, merged=merged
-        )
+        dataset, all_tests = _with_tests_in_senses(dataset, request, rows, of_all, merged=merged)
     return TaskData(
         dataset=dataset,
         clients=tuple(everybody[: task.clients]),
@@ -356,7 +354,7 @@ def _in_senses_of_holders(
     return drawn.merged() if merged else drawn
 
 
-def _with_tests_in_each_sense(
+def _with_tests_in_senses(
     dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
 ) -> tuple[Dataset, dict[str, Indices]]:
     """Add these test rows in each sense, after all others, and return their places by sense."""
@@ -563,13 +561,11 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
     )
     public = load_public(name, request, data.dataset)
     if task.senses == BY_CLIENT and name in RENDERED:
-        # A sense for each row, in turn within each class of a domain.
-        domains, classes = len(public.domains), len(public.classes)
-        turns = len(dataset_info(name).senses)
-        counts = [part.num_examples // domains // classes for part in (public.train, public.test)]
+        # In turn within each class of a domain, and each domain begins one further.
+        each, turns = len(public.domains) * len(public.classes), len(dataset_info(name).senses)
         train, test = (
-            (np.tile(np.arange(count), classes) + np.arange(domains)[:, None]).ravel() % turns
-            for count in counts
+            (np.arange(len(part.labels)) % (len(part.labels) // each) + part.domains) % turns
+            for part in (public.train, public.test)
         )
         public = load_dataset(name, replace(request, senses=(train, test)))
     split, rng = public.train, stream(section.seed, "public images")
@@ -615,15 +611,10 @@ def load_public(name: str, request: DataRequest, own: Dataset) -> Dataset:
             f"({difference}); valid: one with exactly its "
             f"{len(own.classes)} classes in the same order"
         )
-    # In another sense, the same image has other pixels.
-    if {public.name, own.name} <= set(HANDWRITING) or (
-        public.name not in RENDERED
-        and any(
-            _share(one, other)
-            for one in (public.train, public.test)
-            for other in (own.train, own.test)
-        )
-    ):
+    pairs = ((one, other) for one in (public.train, public.test) for other in (own.train, own.test))
+    is_own = public.name not in RENDERED and any(_share(*pair) for pair in pairs)
+    # In another hand, the same image has other pixels.
+    if is_own or {public.name, own.name} <= set(HANDWRITING):
         raise ConfigError(
             f"public_data.root: {public.name} there is the federation's own data, which is not "
             "public; valid: another folder, without any client's images"

@@ -33,7 +33,7 @@ from methods.errors import unknown
 from platform.config.rules import HELD
 from platform.data.catalogue import BY_CLIENT, DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Indices, Split
-from platform.data.homonyms import BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
+from platform.data.homonyms import BY_STYLE, SENSE_OF_STYLE, SENSES, homonyms_dataset
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.shapes import CLASSES as SHAPES
 from platform.data.shapes import DOMAINS as STYLES
@@ -70,10 +70,6 @@ def enlarged(grey: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
     """Load the digits in their file's order; the seed draws a quarter of each class for testing."""
-    if image_size < 8 or seed < 0:
-        raise ValueError(
-            f"image_size is {image_size} and seed is {seed}; valid are at least 8 and at least 0."
-        )
     grey, labels = scans()
     images = np.repeat(enlarged(grey, image_size)[..., None], 3, axis=-1)
     rng, is_test = np.random.default_rng(seed), np.zeros(len(labels), dtype=np.bool_)
@@ -289,7 +285,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     if name == "homonyms":
         dealt = request.senses
         if dealt == BY_STYLE:
-            senses = (senses_of_styles(domains)[:, None],) * 2
+            senses = (np.array([[SENSES.index(SENSE_OF_STYLE[name])] for name in domains]),) * 2
         elif isinstance(dealt, tuple):
             # Of rows, which are ordered by style.
             senses = (dealt[0].reshape(len(domains), -1), dealt[1].reshape(len(domains), -1))
