@@ -28,6 +28,12 @@ KINDS_WITH = {
 """The kinds of partition under which a key has a meaning."""
 MADE = ("headlines", "homonyms", "shapes")
 """Data sets that Sotto makes from the seed, in any size."""
+HANDWRITING = (FROZEN, TUNING) = ("handwriting", "handwriting_tuning")
+"""Data sets of the same images, with frozen test images and without these."""
+FILELESS = (*MADE, "digits", *HANDWRITING)
+"""Data sets that read nothing below `task.root`."""
+SENSED = ("homonyms", *HANDWRITING)
+"""Data sets whose images may differ by holder, as `task.senses` says."""
 OWN = ("images", "client_folders")
 """Data sets in folders of the user's own images."""
 OWNED = "client_folders"
@@ -87,10 +93,10 @@ def _task(config: RunSections) -> Iterator[str]:
             "displaces another; valid with task.partition.kind = domain: null"
         )
     senses, protocol = task.senses, config.evaluation.protocol
-    if senses is not None and task.dataset != "homonyms":
+    if senses is not None and task.dataset not in SENSED:
         yield (
             f"task.senses: {senses} has no meaning with task.dataset = {task.dataset}; valid: "
-            "null, or the data set homonyms"
+            f"null, or the data set {' or '.join(SENSED)}"
         )
     if senses == "clients" and protocol not in ("client_mean", "all_classes"):
         yield (
@@ -109,6 +115,11 @@ def _partition(config: RunSections) -> Iterator[str]:
                 f"task.partition.{name}: {value} has no meaning with task.partition.kind = "
                 f"{section.kind}; valid: null, or the kind {' or '.join(kinds)}"
             )
+    if section.kind == "shared_ratio" and task.dataset == FROZEN:
+        yield (
+            f"task.partition.kind: shared_ratio deals out test images for training, and those of "
+            f"{FROZEN} are frozen; valid: another kind, or the data set {TUNING}"
+        )
     if section.kind == "shared_ratio" and section.shared_ratio is None:
         yield (
             "task.partition.shared_ratio: null is not the share of each class that goes evenly "
@@ -387,7 +398,6 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_WITHOUT_FILES: Final = (*MADE, "digits")
 _OF_MASKS: Final = ("threshold", "graph", "corrupt", "enrolment", "largest_weight")
 
 
@@ -398,16 +408,17 @@ def void_settings(config: RunSections) -> Iterator[str]:
     override may leave them behind: masks that are switched off leave their threshold.
     """
     task, fields = config.task, TaskConfig.model_fields
-    if task.root != fields["root"].default and task.dataset in _WITHOUT_FILES:
+    if task.root != fields["root"].default and task.dataset in FILELESS:
         yield (
             f"task.root: {task.root} is not read, as task.dataset = {task.dataset} comes with the "
             "program; your own images are task.dataset: images"
         )
-    if task.test_per_class != fields["test_per_class"].default and task.dataset not in MADE:
+    drawn = (*MADE, TUNING)
+    if task.test_per_class != fields["test_per_class"].default and task.dataset not in drawn:
         yield (
             f"task.test_per_class: {task.test_per_class} does nothing with task.dataset = "
             f"{task.dataset}, whose files hold its test images; it is for "
-            f"{', '.join(MADE)}"
+            f"{', '.join(drawn)}"
         )
     cohort, every = config.cohort, config.evaluation.every
     if cohort.dropout_rate and not config.lost_per_round and not config.has_secret_cohorts:

@@ -201,7 +201,7 @@ class TaskConfig(Section):
     """Name of a data set that `sotto datasets` lists."""
     root: str = "data"
     """Folder in which the data set's own folder lies; for `images`, `folders` and `client_folders`
-    the folder of the images itself. Unused by `shapes`, `homonyms`, `digits` and `headlines`.
+    the folder of the images itself. Unused by data sets that come with the program.
     `sotto datasets --check NAME --root DIR` finds what is wrong with it.
     """
     layout: Layout | None = None
@@ -241,12 +241,15 @@ class TaskConfig(Section):
     those instead.
     """
     test_per_class: Rendered = 60
-    """Test images per class, over all domains; only for `shapes`, `homonyms` and `headlines`."""
+    """Test images per class, over all domains; only for `shapes`, `homonyms`, `headlines` and
+    `handwriting_tuning`, which takes them out of its pool.
+    """
     senses: str | None = None
-    """The sense in which clients see the names of `homonyms`; only there. `garden`, `harbour`,
-    `kitchen` or `theatre`: this sense for all. Null: `garden`. `styles`: styles of one kind
-    (surfaces, flat colours, lines) share a sense. `clients`: clients have the four senses in turn,
-    and new clients go on where the others end.
+    """The sense in which clients see the names of `homonyms`, or the hand of `handwriting`; only
+    there. `garden`, `harbour`, `kitchen` or `theatre`; `left_thin`, `left_thick`, `right_thin` or
+    `right_thick`: this one for all. Null: `garden`, or the images as they are. `styles`: styles of
+    one kind (surfaces, flat colours, lines) share a sense. `clients`: clients have the four in
+    turn, and new clients go on where the others end.
     """
     partition: PartitionConfig = PartitionConfig()
     held_out_domain: str | None = None

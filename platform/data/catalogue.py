@@ -16,13 +16,22 @@ from platform.data.dataset import Dataset, Indices, Modality
 from platform.data.shapes import Stream
 from platform.errors import ConfigError, DataError
 
-FAMILIES: Final = ("embedded", "coop_splits", "domain_folders", "own_images", "published")
+FAMILIES: Final = (
+    "embedded",
+    "coop_splits",
+    "domain_folders",
+    "handwriting",
+    "own_images",
+    "published",
+)
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {
     "images": frozenset({"features", "tokens", "pixels"}),
     "texts": frozenset({"text"}),
 }
 """The needs of a method that examples of each kind can meet."""
+BY_CLIENT: Final = "clients"
+"""The value of `task.senses` that gives clients the senses of a data set in turn."""
 DOMAIN: Final = "own"
 """The one domain of a client's own images: a method does not learn whose images these are."""
 
@@ -39,6 +48,7 @@ class DatasetInfo:
         source: Where its files come from, in words.
         layout: The files below `task.root` that are read, one line each; empty without files.
         modality: The kind of its examples.
+        senses: Ways to draw its images, of which each holder may have one.
     """
 
     name: str
@@ -48,6 +58,7 @@ class DatasetInfo:
     source: str
     layout: tuple[str, ...] = ()
     modality: Modality = "images"
+    senses: tuple[str, ...] = ()
 
     def missing(self, path: Path, root: Path) -> str:
         """Return the sentence for a missing file or folder; `root` is the value of `task.root`."""
@@ -92,8 +103,7 @@ class DataRequest:
         split_seed: Seed of the split into training and test images where no file tells it.
         domains: The domains that are used, None for all.
         held_out_domain: The domain whose images are all test images where no file tells, if any.
-        senses: `task.senses`, for a data set whose names have senses; or the senses of training
-            and of test rows.
+        senses: `task.senses`, or the senses of all training and of all test rows, as indices.
         hints: Statements about a folder of the user's own images.
         plugins: Where data sets from outside are found.
     """

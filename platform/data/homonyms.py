@@ -9,14 +9,11 @@ clients may each have a sense of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from platform.data.catalogue import DataRequest, load_dataset
-from platform.data.dataset import Dataset, Indices, joined
-from platform.data.partition import ClientIndices
+from platform.data.dataset import Dataset, Indices
 from platform.data.shapes import CLASSES as OUTLINES
 from platform.data.shapes import DOMAINS, Part, Stream, rendered
 
@@ -29,8 +26,7 @@ SENSES: Final = ("garden", "harbour", "kitchen", "theatre")
 """Words that go before a name: "a photo of a harbour crane"."""
 
 BY_STYLE: Final = "styles"
-BY_CLIENT: Final = "clients"
-"""Values of `task.senses` that deal out several senses."""
+"""The value of `task.senses` that gives styles of one kind a sense."""
 
 SHIFTS: Final = (0, 3, 7, 12)
 """The n-th name means outline n + shift, modulo 20, under the sense of the same position.
@@ -54,11 +50,6 @@ of a held-out style tells its sense."""
 def outlines_of(labels: Indices, senses: Indices) -> Indices:
     """Return the outlines of names, as indices into those of `shapes`; the arguments broadcast."""
     return (labels + np.array(SHIFTS, dtype=np.int64)[senses]) % len(OUTLINES)
-
-
-def senses_of_styles(domains: Sequence[str]) -> Indices:
-    """Return the sense of each style, as indices into `SENSES`."""
-    return np.array([SENSES.index(SENSE_OF_STYLE[name]) for name in domains], dtype=np.int64)
 
 
 def homonyms_dataset(
@@ -87,46 +78,3 @@ def homonyms_dataset(
     return rendered(
         *("homonyms", CLASSES, counts, outlines), seed=seed, domains=domains, stream=stream
     )
-
-
-def senses_of_clients(number: int) -> tuple[str, ...]:
-    """Return the sense of each client, in turn."""
-    return tuple(SENSES[position % len(SENSES)] for position in range(number))
-
-
-def in_senses_of_holders(
-    made: Dataset,
-    request: DataRequest,
-    clients: Sequence[ClientIndices],
-    of_clients: Sequence[str],
-    *,
-    merged: bool,
-) -> Dataset:
-    """Draw the images of a data set (training and test apart) anew, in the senses of holders.
-
-    Labels, domains and the order of rows stay, so every holder keeps its rows. Rows without a
-    holder are drawn in the first sense. `merged` says that the partition deals out one pool.
-    """
-    ends = made.train.num_examples
-    senses = np.zeros(ends + made.test.num_examples, np.int64)
-    first_test = 0 if merged else ends
-    for client, name in zip(clients, of_clients, strict=True):
-        rows = (client.train, client.validation, client.test + first_test)
-        senses[np.concatenate(rows)] = SENSES.index(name)
-    train, test = (part.reshape(len(made.domains), -1) for part in np.split(senses, [ends]))
-    drawn = load_dataset(made.name, replace(request, senses=(train, test)))
-    return drawn.merged() if merged else drawn
-
-
-def with_tests_in_each_sense(
-    dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
-) -> tuple[Dataset, dict[str, Indices]]:
-    """Add these test rows in each sense, after all others, and return their places by sense."""
-    # Training images are needed only where the pool makes test images of them.
-    asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
-    parts, places = [dataset.test], {}
-    for sense in senses:
-        drawn = load_dataset(dataset.name, replace(asked, senses=sense))
-        places[sense] = np.arange(len(rows)) + sum(part.num_examples for part in parts)
-        parts.append((drawn.merged() if merged else drawn).test.only(rows))
-    return replace(dataset, test=joined(parts)), places

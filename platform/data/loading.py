@@ -17,10 +17,11 @@ import numpy as np
 
 from platform.config import PublicDataConfig
 from platform.config.randomness import key_of, stream
-from platform.config.rules import HELD
+from platform.config.rules import HANDWRITING, HELD
 from platform.config.run import RunConfig
 from platform.config.sections import TaskConfig
 from platform.data.catalogue import (
+    BY_CLIENT,
     DOMAIN,
     DataRequest,
     Draws,
@@ -37,13 +38,7 @@ from platform.data.dataset import (
     Split,
     content_digests,
     image_digests,
-)
-from platform.data.homonyms import (
-    BY_CLIENT,
-    SENSES,
-    in_senses_of_holders,
-    senses_of_clients,
-    with_tests_in_each_sense,
+    joined,
 )
 from platform.data.partition import (
     ClientIndices,
@@ -311,15 +306,18 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
             else carve(client, dataset.train, share, key_of(seed, "validation", owner))
             for client, (owner, holds_back) in zip(everybody, owners, strict=True)
         ]
-    senses = senses_of_clients(len(everybody)) if task.senses == BY_CLIENT else ()
-    if senses:
-        dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
+    senses: tuple[str, ...] = ()
+    if task.senses == BY_CLIENT:
+        known = dataset_info(task.dataset).senses
+        turns = np.arange(len(everybody)) % len(known)
+        senses = tuple(known[turn] for turn in turns)
+        dataset = _in_senses_of_holders(made, request, everybody, turns, merged=merged)
     all_tests: Mapping[str, Indices] = {}
     if config.evaluation.protocol == "all_classes":
         all_tests = {"": np.unique(np.concatenate([client.test for client in everybody]))}
     if all_tests and senses:
         (rows,), of_all = all_tests.values(), tuple(dict.fromkeys(senses))
-        dataset, all_tests = with_tests_in_each_sense(dataset, request, rows, of_all, merged=merged)
+        dataset, all_tests = _with_tests_in_senses(dataset, request, rows, of_all, merged=merged)
     return TaskData(
         dataset=dataset,
         clients=tuple(everybody[: task.clients]),
@@ -330,6 +328,44 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
         senses=senses,
         all_tests=all_tests,
     )
+
+
+def _in_senses_of_holders(
+    made: Dataset,
+    request: DataRequest,
+    clients: Sequence[ClientIndices],
+    of_clients: Indices,
+    *,
+    merged: bool,
+) -> Dataset:
+    """Draw the images of a data set (training and test apart) anew, in the senses of holders.
+
+    Labels, domains and the order of rows stay, so every holder keeps its rows. Rows without a
+    holder are drawn in the first sense. `merged` says that the partition deals out one pool.
+    """
+    ends = made.train.num_examples
+    senses = np.zeros(ends + made.test.num_examples, np.int64)
+    first_test = 0 if merged else ends
+    for client, sense in zip(clients, of_clients, strict=True):
+        rows = (client.train, client.validation, client.test + first_test)
+        senses[np.concatenate(rows)] = sense
+    train, test = np.split(senses, [ends])
+    drawn = load_dataset(made.name, replace(request, senses=(train, test)))
+    return drawn.merged() if merged else drawn
+
+
+def _with_tests_in_senses(
+    dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
+) -> tuple[Dataset, dict[str, Indices]]:
+    """Add these test rows in each sense, after all others, and return their places by sense."""
+    # Training images are needed only where the pool makes test images of them.
+    asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
+    parts, places = [dataset.test], {}
+    for sense in senses:
+        drawn = load_dataset(dataset.name, replace(asked, senses=sense))
+        places[sense] = np.arange(len(rows)) + sum(part.num_examples for part in parts)
+        parts.append((drawn.merged() if merged else drawn).test.only(rows))
+    return replace(dataset, test=joined(parts)), places
 
 
 def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
@@ -524,13 +560,12 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
         plugins=config.plugins,
     )
     public = load_public(name, request, data.dataset)
-    if task.senses == BY_CLIENT:
-        # A sense for each row, (domains, rows of one), in turn within each class.
-        domains, classes = len(public.domains), len(public.classes)
-        counts = [part.num_examples // domains // classes for part in (public.train, public.test)]
+    if task.senses == BY_CLIENT and name in RENDERED:
+        # In turn within each class of a domain, and each domain begins one further.
+        each, turns = len(public.domains) * len(public.classes), len(dataset_info(name).senses)
         train, test = (
-            (np.tile(np.arange(count), classes) + np.arange(domains)[:, None]) % len(SENSES)
-            for count in counts
+            (np.arange(len(part.labels)) % (len(part.labels) // each) + part.domains) % turns
+            for part in (public.train, public.test)
         )
         public = load_dataset(name, replace(request, senses=(train, test)))
     split, rng = public.train, stream(section.seed, "public images")
@@ -576,9 +611,10 @@ def load_public(name: str, request: DataRequest, own: Dataset) -> Dataset:
             f"({difference}); valid: one with exactly its "
             f"{len(own.classes)} classes in the same order"
         )
-    if public.name not in RENDERED and any(
-        _share(one, other) for one in (public.train, public.test) for other in (own.train, own.test)
-    ):
+    pairs = ((one, other) for one in (public.train, public.test) for other in (own.train, own.test))
+    is_own = public.name not in RENDERED and any(_share(*pair) for pair in pairs)
+    # In another hand, the same image has other pixels.
+    if is_own or {public.name, own.name} <= set(HANDWRITING):
         raise ConfigError(
             f"public_data.root: {public.name} there is the federation's own data, which is not "
             "public; valid: another folder, without any client's images"

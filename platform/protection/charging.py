@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from platform.config import RunConfig
-from platform.config.rules import MADE, OWN
+from platform.config.rules import FILELESS, HANDWRITING, OWN
 from platform.errors import RecordsDisagree
 from platform.mechanisms import KNOWN, Mechanisms
 from privacy import (
@@ -156,8 +156,8 @@ def _law(row: LedgerRow) -> NoiseLaw:
     return IntegerNoise(name, **numbers)
 
 
-FILELESS: Final = (*MADE, "digits")
-"""Data sets that read nothing below `task.root`."""
+_SAME: Final = dict.fromkeys(("digits", *HANDWRITING), "handwriting")
+"""Names of data sets that share images."""
 _FOLDERS: Final = (*OWN, "folders")
 """Data sets whose files the user puts into `task.root`."""
 
@@ -178,7 +178,7 @@ class Source:
     def of(cls, dataset: str, root: str) -> Source:
         """Return the source of `task.dataset` and `task.root`, the only keys that matter."""
         return cls(
-            None if dataset in _FOLDERS else dataset,
+            None if dataset in _FOLDERS else _SAME.get(dataset, dataset),
             None if dataset in FILELESS else Path(os.path.realpath(root)),
         )
 

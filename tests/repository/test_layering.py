@@ -55,6 +55,7 @@ THIRD_PARTY = {
     "platform.contract": {"numpy", "open_clip", "pytest", "safetensors", "torch", "yaml"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
+    "platform.data.loaders.handwriting": {"PIL", "mlxtend", "numpy", "scipy"},
     "platform.data.own_lists": {"pyarrow"},
     "platform.results.sweeping.submitting": {"distributed"},
     "platform.results.page": {

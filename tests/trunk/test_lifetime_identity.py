@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from platform.config.rules import HELD
+from platform.config.rules import FILELESS, HELD
 from platform.data.catalogue import dataset_infos
-from platform.protection.charging import FILELESS, Source
+from platform.protection.charging import Source
 from platform.rounds.loop import Federation
 from tests.drawn._pictures import write_picture
 from tests.trunk._federations import Holders, federation, hold, within
@@ -166,6 +166,8 @@ def test_a_source_is_a_name_or_a_folder(tmp_path):
         (pacs, Source.of("images", str(link))),
         (Source.of("images", data), Source.of("client_folders", f"{inside}/..")),
         (shapes, Source.of("shapes", other)),
+        (Source.of("handwriting", data), Source.of("handwriting_tuning", other)),
+        (Source.of("handwriting", data), Source.of("digits", data)),
     ]
     apart = [
         (pacs, Source.of("dtd", data)),

@@ -155,6 +155,7 @@ def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
 
 RANDOM = "privacy.subspace=random"
 DIGITS = "task={dataset: digits, clients: 5}"
+HANDS = "task={dataset: handwriting, domains: [digits], senses: clients, clients: 5}"
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,8 @@ DIGITS = "task={dataset: digits, clients: 5}"
         ((*PUBLIC, "public_data.dataset=homonyms"), "'crane' and not"),
         ((*PUBLIC, DIGITS), r"public_data\.root: null"),
         ((*PUBLIC, DIGITS, "public_data={root: anywhere}"), "federation's own data"),
+        # Their pixels differ by the hand.
+        ((*PUBLIC, HANDS, "public_data={dataset: handwriting_tuning}"), "federation's own data"),
         ((*PUBLIC, "public_data={per_class: 1}", "privacy.rank=21"), r"privacy\.rank: 21"),
         ((*PUBLIC, "method={name: fedotp, context_tokens: 2}"), "subspace: .*personal state"),
     ],

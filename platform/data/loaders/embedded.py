@@ -26,13 +26,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from methods.errors import unknown
 from platform.config.rules import HELD
-from platform.data.catalogue import DataRequest, DatasetInfo
-from platform.data.dataset import Dataset, Split
-from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
+from platform.data.catalogue import BY_CLIENT, DataRequest, DatasetInfo
+from platform.data.dataset import Dataset, Indices, Split
+from platform.data.homonyms import BY_STYLE, SENSE_OF_STYLE, SENSES, homonyms_dataset
 from platform.data.homonyms import CLASSES as NAMES
 from platform.data.shapes import CLASSES as SHAPES
 from platform.data.shapes import DOMAINS as STYLES
@@ -50,21 +51,27 @@ _TEST_PART: Final = 0.25
 _FULL_INK: Final = 16
 
 
-def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
-    """Load the digits in their file's order; the seed draws a quarter of each class for testing."""
-    if image_size < 8 or seed < 0:
-        raise ValueError(
-            f"image_size is {image_size} and seed is {seed}; valid are at least 8 and at least 0."
-        )
+def scans() -> tuple[NDArray[np.uint8], Indices]:
+    """Return scikit-learn's scans, (1797, 8, 8), and their labels."""
     # Imported late: scikit-learn takes longer to import than everything else here.
     from sklearn.datasets import load_digits
 
-    scans = load_digits()
-    grey = np.round(np.asarray(scans.images) * (255 / _FULL_INK)).astype(np.uint8)
-    size = (image_size, image_size)
-    large = [Image.fromarray(scan).resize(size, Image.Resampling.BICUBIC) for scan in grey]
-    images = np.repeat(np.stack([np.asarray(image) for image in large])[..., None], 3, axis=-1)
-    labels = np.asarray(scans.target, dtype=np.int64)
+    found = load_digits()
+    grey = np.round(np.asarray(found.images) * (255 / _FULL_INK)).astype(np.uint8)
+    return grey, np.asarray(found.target, dtype=np.int64)
+
+
+def enlarged(grey: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return square images (n, S, S) as (n, side, side)."""
+    bicubic = Image.Resampling.BICUBIC
+    large = (Image.fromarray(image).resize((side, side), bicubic) for image in grey)
+    return np.stack([np.asarray(image) for image in large])
+
+
+def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
+    """Load the digits in their file's order; the seed draws a quarter of each class for testing."""
+    grey, labels = scans()
+    images = np.repeat(enlarged(grey, image_size)[..., None], 3, axis=-1)
     rng, is_test = np.random.default_rng(seed), np.zeros(len(labels), dtype=np.bool_)
     for label in range(len(DIGITS)):
         rows = np.flatnonzero(labels == label)
@@ -231,6 +238,7 @@ INFOS = (
         classes=NAMES,
         domains=STYLES,
         source="rendered",
+        senses=SENSES,
     ),
     DatasetInfo(
         name="digits",
@@ -277,9 +285,10 @@ def load(name: str, request: DataRequest) -> Dataset:
     if name == "homonyms":
         dealt = request.senses
         if dealt == BY_STYLE:
-            senses = (senses_of_styles(domains)[:, None],) * 2
+            senses = (np.array([[SENSES.index(SENSE_OF_STYLE[name])] for name in domains]),) * 2
         elif isinstance(dealt, tuple):
-            senses = dealt
+            # Of rows, which are ordered by style.
+            senses = (dealt[0].reshape(len(domains), -1), dealt[1].reshape(len(domains), -1))
         else:
             # Where clients have senses, rows get their sense after the partition.
             one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
