@@ -372,6 +372,11 @@ class EvaluationConfig(Section):
     """Whether every client also trains alone at the end, which costs as much training as the run.
     If false, `local` and `gain_over_local` in the summary are null.
     """
+    at_home: Literal["shared", "own", "both", "select"] = "shared"
+    """Head of a client after the last release. `shared`: the method's. `own`: means of its own image
+    features for its own classes. `both`: the method says whether a class is one of these, the means
+    say which. `select`: what is right most often on its own images.
+    """
     worth_of_sharing: bool = True
     """Whether Sotto repeats the run at the end with uploads of zeros, once with its noise and once
     without, for up to twice its training. If false, the summary's `worth_of_sharing` is null.

@@ -27,6 +27,7 @@ from methods import (
     Task,
     Visibility,
 )
+from methods.interface.at_home import at_home
 from methods.interface.groups import in_groups
 from methods.interface.method import marks_of
 from methods.interface.server_optimizers import WithServerOptimizer
@@ -115,6 +116,8 @@ def build_method(
             )
         if pool.kind == "groups" and pool.experts is not None:
             method = in_groups(method, pool.experts, task.classes, split=pool.empty == "split")
+        if config.evaluation.at_home != "shared":
+            method = at_home(method, config.evaluation.at_home, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in options_of(options)]
