@@ -8,19 +8,16 @@ scores (m, C) of all classes; the greatest one counts.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, Final, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment, minimize
 from scipy.special import log_softmax, softmax
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
 
 Array = NDArray[np.float64]
 Head = Callable[[Array], Array]
@@ -28,6 +25,8 @@ Value = TypeVar("Value")
 
 FOLDS: Final = 16
 """Most folds of cross-validation on the shots; up to as many shots, each is left out alone."""
+TRAINED_FOLDS: Final = 4
+"""Folds for heads that are trained anew in each."""
 NEVER: Final = -1e9
 """Score of a class that a head does not know."""
 
@@ -71,8 +70,7 @@ class Candidates:
 
     Attributes:
         templates: How many of them are templates; the others put a word before the class name.
-        words: Features (W, d) of single words, the usual caption's with the word as its class.
-        is_name: Whether a word is a class name, (W,).
+        words: Features (W, d) of what else images may show: the usual caption of single words.
         scale: The model's factor of cosines.
     """
 
@@ -80,7 +78,6 @@ class Candidates:
     features: Array
     templates: int
     words: Array
-    is_name: NDArray[np.bool_]
     scale: float
 
 
@@ -99,18 +96,20 @@ def likelihood(scores: Array, labels: NDArray[np.int64]) -> float:
     return float(log_softmax(scores, axis=-1)[np.arange(len(labels)), labels].sum())
 
 
-def choose(shots: Shots, grid: Iterable[Value], fit: Callable[[Shots, Value], Head]) -> Value:
-    """The value under which heads of the other shots give left-out shots the most likelihood."""
-    folds = np.arange(len(shots.labels)) % min(FOLDS, len(shots.labels))
-
-    def told(value: Value) -> float:
-        total = 0.0
-        for fold in range(folds.max() + 1):
-            out = shots.only(folds == fold)
-            total += likelihood(fit(shots.only(folds != fold), value)(out.features), out.labels)
-        return total
-
-    return max(grid, key=told) if len(shots.labels) > 1 else next(iter(grid))
+def choose(
+    shots: Shots,
+    grid: Iterable[Value],
+    fit: Callable[[Shots], Callable[[Value], Head]],
+    most_folds: int = FOLDS,
+) -> Head:
+    """The head of the value under which the other shots give left-out shots most likelihood."""
+    values, number = list(grid), len(shots.labels)
+    told = np.zeros(len(values))
+    folds = np.arange(number) % min(most_folds, number)
+    for fold in range(folds.max() + 1) if number > 1 else ():
+        out, of_value = shots.only(folds == fold), fit(shots.only(folds != fold))
+        told += [likelihood(of_value(value)(out.features), out.labels) for value in values]
+    return fit(shots)(values[int(told.argmax())])
 
 
 # Words and templates.
@@ -138,20 +137,16 @@ def averaged(shots: Shots, texts: Candidates) -> Head:
 def matched(shots: Shots, texts: Candidates) -> Array:
     """Elimination by bare names: each class gets one word, no two the same; features (C, d).
 
-    A word that is not itself a class name suits a class as well as the shots say, and a class
-    without shots as well as its bare name's text says. The assignment is the most likely one
-    (Hungarian method): what the own shots fix is taken from the other names. With fewer such words
-    than classes, class names count as words too.
+    A word suits a class as well as the shots say, and a class without shots as well as the text of
+    its bare name says. The assignment is the most likely one (Hungarian method), so a word that own
+    shots fix is taken from all other names. Needs as many words as classes.
     """
-    usual = texts.features[0]
-    words = texts.words[~texts.is_name]
-    words = texts.words if len(words) < len(usual) else words
+    usual, words = texts.features[0], texts.words
     if len(words) < len(usual):
         return usual
     suits = log_softmax(texts.scale * usual @ words.T, axis=1)
     seen = log_softmax(texts.scale * shots.features @ words.T, axis=1)
-    held = shots.counts > 0
-    suits[held] = (shots.onehot.T @ seen)[held]
+    suits = np.where(shots.counts[:, None] > 0, shots.onehot.T @ seen, suits)
     _, places = linear_sum_assignment(suits, maximize=True)
     return words[places]
 
@@ -181,57 +176,66 @@ def shrunk_means(shots: Shots, text: Array, scale: float) -> Head:
     The row of a class of n shots has the weight n / (n + k); k and the images' factor are chosen.
     """
 
-    def fit(some: Shots, value: tuple[float, float]) -> Head:
+    def fit(some: Shots) -> Callable[[tuple[float, float]], Head]:
         held = some.counts > 0
-        pull, gain = value
         texts = text - text[held].mean(axis=0)
         images = some.means - some.means[held].mean(axis=0)
-        weight = (some.counts / (some.counts + pull))[:, None]
-        return linear(scale * (texts + weight * (gain * images - texts)))
 
-    grid = product((1e-3, 0.3, 1.0, 3.0, 10.0, 100.0), (0.5, 1.0, 2.0))
-    return fit(shots, choose(shots, grid, fit))
+        def of_value(value: tuple[float, float]) -> Head:
+            weight = (some.counts / (some.counts + value[0]))[:, None]
+            return linear(scale * (texts + weight * (value[1] * images - texts)))
+
+        return of_value
+
+    return choose(shots, product((1e-3, 0.3, 1.0, 3.0, 10.0, 100.0), (0.5, 1.0, 2.0)), fit)
 
 
 def left_out_residuals(features: Array, residuals: Array, weight: float) -> Array:
     """Residuals (n, C) of a ridge regression for each row, were it left out: r_i / (1 - H_ii)."""
-    gram = features @ features.T
-    hat = np.linalg.solve(gram + weight * np.eye(len(gram)), gram)
-    return (residuals - hat @ residuals) / (1 - np.diag(hat))[:, None]
+    basis, singular, _ = np.linalg.svd(features, full_matrices=False)
+    hat = basis * (singular**2 / (singular**2 + weight))
+    left = 1 - (hat * basis).sum(axis=1)
+    return (residuals - hat @ (basis.T @ residuals)) / left[:, None]
 
 
-def text_ridge(shots: Shots, text: Array, *, factors: Iterable[float] = (1.0,)) -> Head:
+def text_ridge(
+    shots: Shots, text: Array, scale: float, *, factors: Iterable[float] = (1.0,)
+) -> Head:
     """Ridge regression on the labels around the text: (X'X + l I)^-1 (X'Y + l f T).
 
     Leaving one shot out chooses l, and f among `factors`.
     """
 
     def error(value: tuple[float, float]) -> float:
-        weight, factor = value
-        left = shots.onehot - factor * shots.features @ text.T
-        return float(np.square(left_out_residuals(shots.features, left, weight)).sum())
+        left = shots.onehot - value[1] * shots.features @ text.T
+        return float(np.square(left_out_residuals(shots.features, left, value[0])).sum())
 
     weight, factor = min(product(np.geomspace(1e-3, 1e3, 25), factors), key=error)
     gram = shots.features.T @ shots.features + weight * np.eye(text.shape[1])
     return linear(np.linalg.solve(gram, shots.sums.T + weight * factor * text.T).T)
 
 
+def centred_ridge(shots: Shots, text: Array, scale: float) -> Head:
+    """`text_ridge` around the text less its mean over classes, times a factor that is chosen."""
+    return text_ridge(shots, text - text.mean(axis=0), scale, factors=(0.5, 1.0, 2.0, 4.0, 8.0))
+
+
 def gda(shots: Shots, text: Array, scale: float) -> Head:
-    """CLIP-GDA (2402.04087): one covariance of all classes, added to the text with a factor."""
-    width = text.shape[1]
+    """CLIP-GDA (2402.04087): one covariance of all classes, added to the text with a factor.
 
-    def fit(some: Shots, factor: float) -> Head:
-        around = some.features - some.means[some.labels]
-        spread = around.T @ around / max(len(around) - 1, 1)
-        number = len(around) - 1
-        inverse = width * np.linalg.pinv(number * spread + np.trace(spread) * np.eye(width))
-        held = some.counts > 0
-        rows = some.means @ inverse
-        bias = np.log(np.maximum(held, 1e-12) / held.sum()) - 0.5 * (rows * some.means).sum(axis=1)
-        bias = np.where(held, bias, 0.0)
-        return linear(scale * text + factor * rows, factor * bias)
+    The covariance is that of the code, d ((N - 1) S + tr(S) I)^+. Classes without shots have the
+    text alone.
+    """
 
-    return fit(shots, choose(shots, np.geomspace(1e-4, 100.0, 7), fit))
+    def fit(some: Shots) -> Callable[[float], Head]:
+        around, held = some.features - some.means[some.labels], some.counts > 0
+        spread = around.T @ around
+        shrunk = spread + np.trace(spread) / max(len(around) - 1, 1) * np.eye(text.shape[1])
+        rows = text.shape[1] * some.means @ np.linalg.pinv(shrunk, hermitian=True)
+        bias = -0.5 * (rows * some.means).sum(axis=1) - np.log(held.sum())
+        return lambda factor: linear(scale * text + factor * rows, factor * bias * held)
+
+    return choose(shots, np.geomspace(1e-4, 100.0, 7), fit)
 
 
 def tip_scores(
@@ -241,22 +245,26 @@ def tip_scores(
     return text_scores + alpha * np.exp(-beta * (1 - affinity)) @ onehot
 
 
-def tip_adapter(shots: Shots, text: Array, scale: float) -> Head:
+SIZES: Final = tuple(product(np.geomspace(0.1, 50.0, 20), repeat=2))
+"""Alpha and beta of Tip-Adapter, over the published ranges."""
+
+
+def tip_adapter(
+    shots: Shots, text: Array, scale: float, *, sizes: Sequence[tuple[float, float]] = SIZES
+) -> Head:
     """Tip-Adapter (2207.09519), training-free; alpha and beta with the own row left out."""
     affinity = shots.features @ shots.features.T
     np.fill_diagonal(affinity, -np.inf)
     texts, onehot = scale * shots.features @ text.T, shots.onehot
-    sizes = np.geomspace(0.1, 50.0, 20)
     alpha, beta = max(
-        product(sizes, sizes),
-        key=lambda pair: likelihood(tip_scores(affinity, onehot, texts, *pair), shots.labels),
+        sizes, key=lambda pair: likelihood(tip_scores(affinity, onehot, texts, *pair), shots.labels)
     )
     return lambda features: tip_scores(
         features @ shots.features.T, onehot, scale * features @ text.T, alpha, beta
     )
 
 
-def own_first(shots: Shots, text: Array) -> Head:
+def own_first(shots: Shots, text: Array, scale: float) -> Head:
     """A head for own classes, and the text among the other classes' names for all other images.
 
     An image is of an own class if it is nearer to a class mean than half-way between the shots'
@@ -282,52 +290,49 @@ def own_first(shots: Shots, text: Array) -> Head:
 # Training.
 
 
-def linear_probe(shots: Shots) -> Head:
-    """Logistic regression on the held classes (CLIP, appendix A.3): L-BFGS, weight decay chosen."""
-    held = np.flatnonzero(shots.counts)
-    if len(held) < 2:
-        return class_means(shots)
+def logistic(features: Array, onehot: Array, start: Array, decay: float) -> Array:
+    """Weights (C, d) that minimise cross-entropy + decay / 2 |W - start|^2, by L-BFGS.
 
-    def fit(some: Shots, strength: float) -> Head:
-        left = np.flatnonzero(some.counts)
-        if len(left) < 2:
-            return class_means(some)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = LogisticRegression(C=strength, max_iter=1000).fit(some.features, some.labels)
+    The change lies in the span of the features, so it is sought among as many numbers as images.
+    """
+    basis = np.linalg.svd(features, full_matrices=False)[2]
+    inputs, offset = features @ basis.T, features @ start.T
+    shape, labels = (len(start), len(basis)), onehot.argmax(axis=1)
 
-        def predict(features: Array) -> Array:
-            # A class without shots gets a large but finite loss, the same for every strength.
-            scores = np.full((len(features), shots.classes), -50.0)
-            told = model.decision_function(features)
-            scores[:, left] = np.stack([-told / 2, told / 2], 1) if told.ndim == 1 else told
-            return scores
+    def loss(flat: Array) -> tuple[float, Array]:
+        change = flat.reshape(shape)
+        scores = offset + inputs @ change.T
+        value = 0.5 * decay * np.square(change).sum() - likelihood(scores, labels)
+        return value, ((softmax(scores, axis=1) - onehot).T @ inputs + decay * change).ravel()
 
-        return predict
-
-    return fit(shots, choose(shots, np.logspace(-2, 6, 9), fit))
+    found = minimize(
+        *(loss, np.zeros(np.prod(shape))), jac=True, method="L-BFGS-B", options={"maxiter": 200}
+    )
+    return start + found.x.reshape(shape) @ basis
 
 
 def text_probe(shots: Shots, text: Array, scale: float) -> Head:
     """Logistic regression that starts at the text and is held to it; the decay is chosen."""
-    start = scale * text
 
-    def fit(some: Shots, decay: float) -> Head:
-        features, onehot = some.features, some.onehot
+    def fit(some: Shots) -> Callable[[float], Head]:
+        return lambda decay: linear(logistic(some.features, some.onehot, scale * text, decay))
 
-        def loss(flat: Array) -> tuple[float, Array]:
-            change = flat.reshape(start.shape)
-            scores = features @ (start + change).T
-            gradient = (softmax(scores, axis=1) - onehot).T @ features + decay * change
-            value = -likelihood(scores, some.labels) + 0.5 * decay * np.square(change).sum()
-            return value, gradient.ravel()
+    return choose(shots, (1e-4, 1e-3, 1e-2, 0.1, 1.0), fit, TRAINED_FOLDS)
 
-        found = minimize(
-            *(loss, np.zeros(start.size)), jac=True, method="L-BFGS-B", options={"maxiter": 100}
-        )
-        return linear(start + found.x.reshape(start.shape))
 
-    return fit(shots, choose(shots, np.logspace(-4, 1, 6), fit))
+def linear_probe(shots: Shots) -> Head:
+    """Logistic regression on the held classes (CLIP, appendix A.3); the decay is chosen."""
+    # Without a text, a class whose only shot is left out tells nothing, whatever the decay.
+    held = np.flatnonzero(shots.counts)
+    own = Shots(shots.features, np.searchsorted(held, shots.labels), len(held))
+    probe = text_probe(own, np.zeros((len(held), shots.features.shape[1])), 1.0)
+
+    def predict(features: Array) -> Array:
+        scores = np.full((len(features), shots.classes), NEVER)
+        scores[:, held] = probe(features)
+        return scores
+
+    return predict
 
 
 def lp_plus_steps(features: Array, text: Array) -> tuple[float, float]:
@@ -337,7 +342,7 @@ def lp_plus_steps(features: Array, text: Array) -> tuple[float, float]:
     return 4 * number / np.linalg.norm(features, 2) ** 2, number / (4 * factors)
 
 
-def lp_plus(shots: Shots, text: Array, *, steps: int = 300) -> Head:
+def lp_plus(shots: Shots, text: Array, scale: float, *, steps: int = 300) -> Head:
     """LP++ (2404.02285): scores x (w_c + a_c t_c) + b_c; fixed steps, the last one counts.
 
     Starts, momentum and one step of a after ten of w are those of the code; a step of a takes its
@@ -368,77 +373,76 @@ def clap(shots: Shots, text: Array, scale: float, *, held_back: bool = True) -> 
     without any. SGD 0.1, momentum 0.9, decay 5e-4, 300 epochs, cosine. Without `held_back` it is
     ZS-LP. The published code sees each image in 20 crops; here each is one feature.
     """
+    onehot, held = shots.onehot, shots.counts > 0
     told = softmax(scale * shots.features @ text.T, axis=1)
-    held = shots.counts > 0
-    own = (shots.onehot * told).sum(axis=0) / np.maximum(shots.counts, 1)
-    pull = torch.tensor(np.where(held, own, own[held].mean()) * held_back)
-    anchor, features = torch.tensor(text), torch.tensor(shots.features)
-    labels, rows = torch.tensor(shots.labels), torch.tensor(text, requires_grad=True)
-    descent = torch.optim.SGD([rows], lr=0.1, momentum=0.9, weight_decay=5e-4)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(descent, 300)
-    for _ in range(300):
-        scores = scale * features @ torch.nn.functional.normalize(rows, dim=1).T
-        loss = torch.nn.functional.cross_entropy(scores, labels)
-        loss = loss + (pull * (rows - anchor).square().sum(dim=1)).mean()
-        descent.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        descent.step()
-        schedule.step()
-    return linear(scale * unit(rows.detach().numpy()))
+    own = (onehot * told).sum(axis=0) / np.maximum(shots.counts, 1)
+    pull = np.where(held, own, own[held].mean())[:, None] * held_back / len(text)
+    rows, moved, steps = text, np.zeros_like(text), 300
+    for step in range(steps):
+        length = np.linalg.norm(rows, axis=1, keepdims=True)
+        wrong = softmax(scale * shots.features @ (rows / length).T, axis=1) - onehot
+        slope = scale * wrong.T @ shots.features / len(wrong)
+        # The scores take rows at length one, so they move at right angles to themselves.
+        slope = (slope - (slope * rows).sum(axis=1, keepdims=True) * rows / length**2) / length
+        moved = 0.9 * moved + slope + 2 * pull * (rows - text) + 5e-4 * rows
+        rows = rows - 0.05 * (1 + np.cos(np.pi * step / steps)) * moved
+    return linear(scale * unit(rows))
 
 
 # The portfolios.
 
+AROUND_TEXT: Final[Mapping[str, Callable[[Shots, Array, float], Head]]] = {
+    "own means first": own_first,
+    "SS-Text": ss_text,
+    "SS-Text, equal": partial(ss_text, by_share=False),
+    "shrunk means": shrunk_means,
+    "text ridge": text_ridge,
+    "text ridge, centred": centred_ridge,
+    "CLIP-GDA": gda,
+    "Tip-Adapter": tip_adapter,
+    # The published start of its search on ImageNet.
+    "Tip-Adapter, fixed": partial(tip_adapter, sizes=[(1.17, 1.0)]),
+    "LP++": lp_plus,
+    "CLAP": clap,
+    "ZS-LP": partial(clap, held_back=False),
+    "probe to text": text_probe,
+}
+"""Heads around one text of each class, by name."""
 
-def arms(shots: Shots, texts: Candidates) -> Iterator[tuple[str, Callable[[], Head]]]:
-    """Every arm of a client alone by its name; its head is made when it is called."""
-    scale, usual, likely = texts.scale, texts.features[0], fits(shots, texts)
-    mean = unit(texts.features[: texts.templates].mean(axis=0))
-    template = int(likely[: texts.templates].argmax())
-    words = [0, *range(texts.templates, len(likely))]
-    word = words[int(likely[words].argmax())]
-    found = texts.features[likely.argmax()]
-    pairs = matched(shots, texts)
-    yield "zero-shot", lambda: linear(scale * usual)
-    yield "zero-shot, mean of templates", lambda: linear(scale * mean)
-    yield "template search", lambda: linear(scale * texts.features[template])
-    yield "word search", lambda: linear(scale * texts.features[word])
-    yield "word and template search", lambda: linear(scale * found)
-    yield "words and templates averaged", lambda: averaged(shots, texts)
-    yield "elimination", lambda: linear(scale * pairs)
-    yield "class means", lambda: class_means(shots)
-    yield "linear probe", lambda: linear_probe(shots)
-    for name, text in {"": usual, ", found text": found, ", elimination": pairs}.items():
-        yield f"own means first{name}", lambda text=text: own_first(shots, text)
-        yield f"SS-Text{name}", lambda text=text: ss_text(shots, text, scale)
-        yield (
-            f"SS-Text, equal{name}",
-            lambda text=text: ss_text(shots, text, scale, by_share=False),
+
+def arms(shots: Shots, texts: Candidates) -> dict[str, Callable[[], Head]]:
+    """Every arm of a client alone by its name, as a function that fits its head."""
+    likely, split = fits(shots, texts), texts.templates
+    word = texts.features[max((0, *range(split, len(likely))), key=likely.__getitem__)]
+    alone = {
+        "zero-shot": texts.features[0],
+        "zero-shot, mean of templates": unit(texts.features[:split].mean(axis=0)),
+        "template search": texts.features[likely[:split].argmax()],
+        "word search": word,
+        "elimination": matched(shots, texts),
+    }
+    found = {name: partial(linear, texts.scale * text) for name, text in alone.items()}
+    found["words averaged"] = partial(averaged, shots, texts)
+    found["class means"] = partial(class_means, shots)
+    found["linear probe"] = partial(linear_probe, shots)
+    for name, head in AROUND_TEXT.items():
+        found[name] = partial(head, shots, alone["zero-shot"], texts.scale)
+        found[f"{name}, found text"] = partial(
+            head, shots, texts.features[likely.argmax()], texts.scale
         )
-        yield f"shrunk means{name}", lambda text=text: shrunk_means(shots, text, scale)
-        yield f"text ridge{name}", lambda text=text: text_ridge(shots, text)
-        yield (
-            f"text ridge, scaled{name}",
-            lambda text=text: text_ridge(shots, text - text.mean(0), factors=(0.5, 1, 2, 4, 8)),
-        )
-        yield f"CLIP-GDA{name}", lambda text=text: gda(shots, text, scale)
-        yield f"Tip-Adapter{name}", lambda text=text: tip_adapter(shots, text, scale)
-        yield f"LP++{name}", lambda text=text: lp_plus(shots, text)
-        yield f"CLAP{name}", lambda text=text: clap(shots, text, scale)
-        yield f"ZS-LP{name}", lambda text=text: clap(shots, text, scale, held_back=False)
-        yield f"probe to text{name}", lambda text=text: text_probe(shots, text, scale)
+    return found
 
 
 def pooled(shots: Shots, texts: Candidates) -> Mapping[str, Head]:
     """Heads on all clients' images together, without any privacy: the ceiling, by name."""
     return {
         "pooled nearest mean": class_means(shots),
-        "pooled ridge": text_ridge(shots, np.zeros_like(texts.features[0])),
-        "pooled text ridge": text_ridge(shots, texts.features[0]),
+        "pooled ridge": text_ridge(shots, np.zeros_like(texts.features[0]), 1.0),
+        "pooled text ridge": text_ridge(shots, texts.features[0], 1.0),
         "pooled linear probe": linear_probe(shots),
     }
 
 
 def accuracy(scores: Array, labels: NDArray[Any]) -> float:
-    """Share of images whose greatest score is the right class's."""
-    return float((scores.argmax(axis=1) == labels).mean())
+    """Share of images whose greatest score is the right class's; NaN without images."""
+    return float((scores.argmax(axis=1) == labels).mean()) if len(labels) else np.nan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from methods.clip.adapter import Backbone
 from methods.errors import BackboneError
 from methods.interface.method import Task
 from methods.prompts.prompt import PromptConfig, PromptEncoder, build_encoder
+from platform.data.shapes import CLASSES as OUTLINES
 
 USUAL: Final = "a photo of a {}."
 TEMPLATES: Final = (
@@ -32,6 +34,8 @@ WORDS: Final = tuple(
     "black white grey red green blue yellow noisy smooth sharp soft digital single centered".split()
 )
 """Words of CLIP's 80 templates and for the look of a picture, where a model brings none."""
+SUBJECTS: Final = {tiny.NAME: OUTLINES}
+"""What a model's captions were about; its recipe is public. Other models take the words."""
 TOGETHER: Final = 400
 """Captions that CoOp encodes at once, over clients."""
 
@@ -48,9 +52,12 @@ def known_words(backbone: Backbone) -> tuple[str, ...]:
     return tuple(sorted(word for word in whole if word.isalpha()))
 
 
-def candidates(backbone: Backbone, classes: Sequence[str], words: Sequence[str] = ()) -> Candidates:
+@lru_cache(maxsize=1)
+def candidates(
+    backbone: Backbone, classes: tuple[str, ...], words: tuple[str, ...] = ()
+) -> Candidates:
     """Templates, and words before the class name in the usual caption; texts too long are left."""
-    words = tuple(words) or known_words(backbone)
+    words = words or known_words(backbone)
     made: dict[str, NDArray[np.float64]] = {}
     templates = 0
     for template in (*TEMPLATES, *(USUAL.replace("{}", f"{word} {{}}") for word in words)):
@@ -59,13 +66,12 @@ def candidates(backbone: Backbone, classes: Sequence[str], words: Sequence[str] 
         except BackboneError:
             continue
         templates += template in TEMPLATES
-    alone = tuple(dict.fromkeys((*words, *classes)))
+    shown = SUBJECTS.get(backbone.name) or tuple(word for word in words if word not in classes)
     return Candidates(
         tuple(made),
         np.stack(list(made.values())),
         templates,
-        _encoded(backbone, [USUAL.format(word) for word in alone]),
-        np.isin(alone, classes),
+        _encoded(backbone, [USUAL.format(word) for word in shown]),
         backbone.logit_scale,
     )
 
@@ -74,12 +80,11 @@ def _encoded(backbone: Backbone, texts: Sequence[str]) -> NDArray[np.float64]:
     return backbone.encode_texts(texts).cpu().numpy().astype(np.float64)
 
 
-STARTS: Final[dict[str, PromptConfig]] = {
-    "words": PromptConfig(4, "a photo of a"),
-    **{f"{number} random": PromptConfig(number) for number in (1, 4, 16)},
-}
-RATES: Final = (0.002, 0.02)
-"""The published rate, and ten times that."""
+STARTS: Final = (
+    *((PromptConfig(4, "a photo of a"), rate) for rate in (0.002, 0.02)),
+    *((PromptConfig(number), 0.002) for number in (1, 4, 16)),
+)
+"""CoOp's starts, each with a rate. 0.002 is the published one."""
 
 
 def coop(
@@ -94,20 +99,21 @@ def coop(
     each = np.median([len(shots.labels) / np.count_nonzero(shots.counts) for shots in clients])
     steps = 50 if each <= 1 else 100 if each <= 4 else 200
     size = max(TOGETHER // len(classes), 1)
-    for name, config in STARTS.items():
+    for config, rate in STARTS:
         try:
             encoder = build_encoder(config, task)
+            starts = [encoder.init_context(rng, config.context_init) for _ in clients]
         except BackboneError:
+            # The context, or the words' number of tokens, does not fit this model.
             continue
-        starts = [encoder.init_context(rng, config.context_init) for _ in clients]
-        for rate in RATES:
-            heads: list[Head] = []
-            for first in range(0, len(clients), size):
-                part = slice(first, first + size)
-                contexts = torch.tensor(np.stack(starts[part]), device=backbone.device)
-                texts = _descend(encoder, classes, contexts, clients[part], rate, steps)
-                heads += [linear(backbone.logit_scale * text) for text in texts]
-            yield f"CoOp, {name}, rate {rate}", heads
+        heads: list[Head] = []
+        for first in range(0, len(clients), size):
+            part = slice(first, first + size)
+            contexts = torch.tensor(np.stack(starts[part]), device=backbone.device)
+            texts = _descend(encoder, classes, contexts, clients[part], rate, steps)
+            heads += [linear(backbone.logit_scale * text) for text in texts]
+        start = config.context_init or f"{config.context_tokens} random"
+        yield f"CoOp, {start}, rate {rate}", heads
 
 
 def _descend(

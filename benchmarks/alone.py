@@ -2,9 +2,9 @@
 
 Evaluates the arms of `_alone.py` and CoOp on the clients of a configuration, and heads on all
 clients' images together as the ceiling. Which arm counts is decided afterwards, by its mean over
-clients and seeds, which favours a client alone. A row a kind, seed and arm, in percent: `all`, on
-the test images of all clients, and `own`, on the client's own. Rows are printed, and with `--csv`
-written.
+clients and seeds, which favours a client alone. A row a kind, seed and arm, in percent: on `all`
+test images, on those of the classes that the client holds (`held`), and on the client's `own`, all
+among all classes. The means are printed, and with `--csv` the rows are written.
 
     python benchmarks/alone.py [CONFIG] [--seeds 0 1 2] [--clients 20] [--kinds iid ..]
         [--set KEY=VALUE ..] [--words FILE] [--csv PATH] [--jobs 1]
@@ -103,8 +103,9 @@ def load(config: RunConfig, cache: Path) -> Clients:
     return found
 
 
-Measured = tuple[float, float, float]
-"""Accuracy on all classes and on the client's own images, and seconds."""
+SETS = ("all", "held", "own")
+Measured = tuple[float, ...]
+"""A client's accuracy on each of `SETS`, and seconds."""
 
 
 def evaluate(
@@ -113,28 +114,36 @@ def evaluate(
     """Every arm's numbers for each client, in the clients' order."""
     found: dict[str, list[Measured]] = defaultdict(list)
 
-    def measure(position: int, head: Head, seconds: float) -> Measured:
-        sets = (clients.all_tests[position], clients.own_tests[position])
-        both = [accuracy(head(each.features), each.labels) for each in sets if len(each.labels)]
-        return both[0], both[-1], seconds
+    def measure(name: str, position: int, head: Head, seconds: float) -> None:
+        tests, own = clients.all_tests[position], clients.own_tests[position]
+        scores = head(tests.features)
+        held = clients.shots[position].counts[tests.labels] > 0
+        found[name].append(
+            (
+                accuracy(scores, tests.labels),
+                accuracy(scores[held], tests.labels[held]),
+                accuracy(head(own.features), own.labels),
+                seconds,
+            )
+        )
 
     for position, shots in enumerate(clients.shots):
-        for name, make in arms(shots, texts):
+        for name, make in arms(shots, texts).items():
             started = time.perf_counter()
             head = make()
-            seconds = time.perf_counter() - started
-            found[name].append(measure(position, head, seconds))
+            measure(name, position, head, time.perf_counter() - started)
     started = time.perf_counter()
     for name, heads in coop(clients.backbone, clients.classes, clients.shots, rng):
         seconds = (time.perf_counter() - started) / len(heads)
-        found[name] = [measure(position, head, seconds) for position, head in enumerate(heads)]
+        for position, head in enumerate(heads):
+            measure(name, position, head, seconds)
         started = time.perf_counter()
     made: dict[int, Mapping[str, Head]] = {}
     for position, together in enumerate(clients.everybody):
         if id(together) not in made:
             made[id(together)] = pooled(together, texts)
         for name, head in made[id(together)].items():
-            found[name].append(measure(position, head, 0.0))
+            measure(name, position, head, 0.0)
     return found
 
 
@@ -142,23 +151,15 @@ def rows_of(setting: Row, folder: str) -> list[Row]:
     """The rows of a kind and a seed."""
     config = load_config(Path(setting["config"]), setting["overrides"])
     clients = load(config, Path(folder) / "cache")
-    texts = candidates(clients.backbone, clients.classes, setting["words"])
+    texts = candidates(clients.backbone, clients.classes, tuple(setting["words"]))
     found = evaluate(clients, texts, np.random.default_rng(config.seed))
-    key = {name: setting[name] for name in KEY[:-1]}
-    return [
-        {
-            **key,
-            "arm": arm,
-            "clients": len(each),
-            **{
-                name: f"{100 * statistics.fmean(column):.2f}"
-                for name, column in zip(("all", "own"), zip(*each, strict=True), strict=False)
-            },
-            "worst": f"{100 * min(each)[0]:.2f}",
-            "seconds": f"{statistics.fmean(one[2] for one in each):.3f}",
-        }
-        for arm, each in found.items()
-    ]
+    rows = []
+    for arm, each in found.items():
+        *means, seconds = np.nanmean(np.array(each), axis=0)
+        percents = {name: f"{100 * mean:.2f}" for name, mean in zip(SETS, means, strict=True)}
+        key = {**{name: setting[name] for name in KEY[:-1]}, "arm": arm, "clients": len(each)}
+        rows.append({**key, **percents, "seconds": f"{seconds:.3f}"})
+    return rows
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
@@ -166,9 +167,9 @@ def table(rows: Sequence[Row]) -> Iterator[str]:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     means: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        for name in ("all", "own"):
+        for name in SETS:
             means[row["arm"], row["kind"], name].append(float(row[name]))
-    columns = [(kind, name) for kind in kinds for name in ("all", "own")]
+    columns = [(kind, name) for kind in kinds for name in SETS]
     yield f"| arm | {' | '.join(f'{kind}, {name}' for kind, name in columns)} |"
     yield "|---" * (1 + len(columns)) + "|"
     names = list(dict.fromkeys(row["arm"] for row in rows))
@@ -207,15 +208,16 @@ def main() -> None:
             **{"config": given.config, "kind": kind, "seed": seed, "words": words},
             "overrides": [f"seed={seed}", *common, *KINDS.get(kind, ())],
         }
-        for kind in given.kinds
         for seed in given.seeds
+        for kind in given.kinds
     ]
+    rows: list[Row] = []
     with shared_folder() as folder, workers(given.jobs) as pool:
-        found = list(pool.map(partial(rows_of, folder=folder), settings))
-    rows = [row for part in found for row in part]
+        for part in pool.map(partial(rows_of, folder=folder), settings):
+            rows += part
+            if given.csv is not None:
+                write_rows(given.csv, rows, KEY)
     print("\n".join(table(rows)))
-    if given.csv is not None:
-        write_rows(given.csv, rows, KEY)
 
 
 if __name__ == "__main__":
