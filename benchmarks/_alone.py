@@ -66,15 +66,15 @@ class Shots:
 
 @dataclass(frozen=True)
 class Candidates:
-    """Texts for the classes: names (K,) and features (K, C, d); the first is the usual caption.
+    """Texts for the classes, which differ in a template or a word.
 
     Attributes:
-        templates: How many of them are templates; the others put a word before the class name.
+        features: (K, C, d); the first is the usual caption.
+        templates: How many are templates; the others put a word before the class name.
         words: Features (W, d) of what else images may show: the usual caption of single words.
         scale: The model's factor of cosines.
     """
 
-    names: tuple[str, ...]
     features: Array
     templates: int
     words: Array
@@ -238,13 +238,6 @@ def gda(shots: Shots, text: Array, scale: float) -> Head:
     return choose(shots, np.geomspace(1e-4, 100.0, 7), fit)
 
 
-def tip_scores(
-    affinity: Array, onehot: Array, text_scores: Array, alpha: float, beta: float
-) -> Array:
-    """Tip-Adapter's scores: the text's, plus alpha times the cache's (affinity (m, n))."""
-    return text_scores + alpha * np.exp(-beta * (1 - affinity)) @ onehot
-
-
 SIZES: Final = tuple(product(np.geomspace(0.1, 50.0, 20), repeat=2))
 """Alpha and beta of Tip-Adapter, over the published ranges."""
 
@@ -253,15 +246,16 @@ def tip_adapter(
     shots: Shots, text: Array, scale: float, *, sizes: Sequence[tuple[float, float]] = SIZES
 ) -> Head:
     """Tip-Adapter (2207.09519), training-free; alpha and beta with the own row left out."""
-    affinity = shots.features @ shots.features.T
-    np.fill_diagonal(affinity, -np.inf)
-    texts, onehot = scale * shots.features @ text.T, shots.onehot
-    alpha, beta = max(
-        sizes, key=lambda pair: likelihood(tip_scores(affinity, onehot, texts, *pair), shots.labels)
-    )
-    return lambda features: tip_scores(
-        features @ shots.features.T, onehot, scale * features @ text.T, alpha, beta
-    )
+    onehot = shots.onehot
+
+    def scored(features: Array, near: Array, alpha: float, beta: float) -> Array:
+        return scale * features @ text.T + alpha * np.exp(-beta * (1 - near)) @ onehot
+
+    near = shots.features @ shots.features.T
+    np.fill_diagonal(near, -np.inf)
+    told = [likelihood(scored(shots.features, near, *pair), shots.labels) for pair in sizes]
+    best = sizes[int(np.argmax(told))]
+    return lambda features: scored(features, features @ shots.features.T, *best)
 
 
 def own_first(shots: Shots, text: Array, scale: float) -> Head:

@@ -58,18 +58,17 @@ def candidates(
 ) -> Candidates:
     """Templates, and words before the class name in the usual caption; texts too long are left."""
     words = words or known_words(backbone)
-    made: dict[str, NDArray[np.float64]] = {}
+    made: list[NDArray[np.float64]] = []
     templates = 0
     for template in (*TEMPLATES, *(USUAL.replace("{}", f"{word} {{}}") for word in words)):
         try:
-            made[template] = _encoded(backbone, [template.format(name) for name in classes])
+            made.append(_encoded(backbone, [template.format(name) for name in classes]))
         except BackboneError:
             continue
         templates += template in TEMPLATES
     shown = SUBJECTS.get(backbone.name) or tuple(word for word in words if word not in classes)
     return Candidates(
-        tuple(made),
-        np.stack(list(made.values())),
+        np.stack(made),
         templates,
         _encoded(backbone, [USUAL.format(word) for word in shown]),
         backbone.logit_scale,
