@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import torch
 from _alone import Candidates, Head, Shots, linear
+from _sizes import sized
 from numpy.typing import NDArray
 from safetensors import safe_open
 
@@ -94,9 +95,11 @@ def coop(
     SGD with momentum 0.9, decay 5e-4 and a cosine; full batches, in as many steps as the published
     epochs: 50, 100 and 200 for 1, 2 to 4, and more shots of a class.
     """
+    if not clients:
+        return
     task = Task(tuple(classes), (), len(clients), backbone)
     each = np.median([len(shots.labels) / np.count_nonzero(shots.counts) for shots in clients])
-    steps = 50 if each <= 1 else 100 if each <= 4 else 200
+    steps = sized(50 if each <= 1 else 100 if each <= 4 else 200, 1)
     size = max(TOGETHER // len(classes), 1)
     for config, rate in STARTS:
         try:

@@ -7,7 +7,7 @@ test images, on those of the classes that the client holds (`held`), and on the 
 among all classes. The means are printed, and with `--csv` the rows are written.
 
     python benchmarks/alone.py [CONFIG] [--seeds 0 1 2] [--clients 20] [--kinds iid ..]
-        [--set KEY=VALUE ..] [--words FILE] [--csv PATH] [--jobs 1]
+        [--set KEY=VALUE ..] [--words FILE] [--no-coop] [--csv PATH] [--jobs 1]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from _alone import Candidates, Head, Shots, accuracy, arms, pooled
 from _alone_texts import candidates, coop
 from _grid import Row, shared_folder, workers, write_rows
 from _sizes import FEWER, sized
-from worth_of_sharing import KINDS
+from worth_of_sharing import FEWER_CLIENTS, KINDS
 
 from methods import Examples, zero_shot
 from methods.clip.adapter import Backbone
@@ -109,7 +109,7 @@ Measured = tuple[float, ...]
 
 
 def evaluate(
-    clients: Clients, texts: Candidates, rng: np.random.Generator
+    clients: Clients, texts: Candidates, rng: np.random.Generator, *, trains_prompts: bool = True
 ) -> Mapping[str, list[Measured]]:
     """Every arm's numbers for each client, in the clients' order."""
     found: dict[str, list[Measured]] = defaultdict(list)
@@ -133,7 +133,8 @@ def evaluate(
             head = make()
             measure(name, position, head, time.perf_counter() - started)
     started = time.perf_counter()
-    for name, heads in coop(clients.backbone, clients.classes, clients.shots, rng):
+    learners = clients.shots if trains_prompts else []
+    for name, heads in coop(clients.backbone, clients.classes, learners, rng):
         seconds = (time.perf_counter() - started) / len(heads)
         for position, head in enumerate(heads):
             measure(name, position, head, seconds)
@@ -152,7 +153,8 @@ def rows_of(setting: Row, folder: str) -> list[Row]:
     config = load_config(Path(setting["config"]), setting["overrides"])
     clients = load(config, Path(folder) / "cache")
     texts = candidates(clients.backbone, clients.classes, tuple(setting["words"]))
-    found = evaluate(clients, texts, np.random.default_rng(config.seed))
+    rng = np.random.default_rng(config.seed)
+    found = evaluate(clients, texts, rng, trains_prompts=setting["coop"])
     rows = []
     for arm, each in found.items():
         *means, seconds = np.nanmean(np.array(each), axis=0)
@@ -193,8 +195,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--clients", type=int, default=sized(20, 2), help="measured clients")
     parser.add_argument("--kinds", choices=CHOICES, nargs="+", default=list(CHOICES[:1]))
-    parser.add_argument("--set", dest="overrides", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--set", dest="overrides", nargs="*", default=sized([], FEWER_CLIENTS))
     parser.add_argument("--words", type=Path, help="public words for the word search, one a line")
+    parser.add_argument("--no-coop", action="store_true", help="it takes most of the time")
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
@@ -205,7 +208,8 @@ def main() -> None:
     )
     settings: list[dict[str, Any]] = [
         {
-            **{"config": given.config, "kind": kind, "seed": seed, "words": words},
+            **{"config": given.config, "kind": kind, "seed": seed},
+            **{"words": words, "coop": not given.no_coop},
             "overrides": [f"seed={seed}", *common, *KINDS.get(kind, ())],
         }
         for seed in given.seeds
