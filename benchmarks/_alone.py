@@ -105,7 +105,9 @@ def choose(
     """The head of the value under which the other shots give left-out shots most likelihood."""
     values, number = list(grid), len(shots.labels)
     told = np.zeros(len(values))
-    folds = np.arange(number) % min(most_folds, number)
+    folds = np.empty(number, np.int64)
+    # In the order of labels, so that each fold has as few shots of a class as may be.
+    folds[np.argsort(shots.labels, kind="stable")] = np.arange(number) % min(most_folds, number)
     for fold in range(folds.max() + 1) if number > 1 else ():
         out, of_value = shots.only(folds == fold), fit(shots.only(folds != fold))
         told += [likelihood(of_value(value)(out.features), out.labels) for value in values]
