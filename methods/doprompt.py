@@ -12,9 +12,9 @@ each of the L places a distribution over domains, and
 in one step along the sum. Predictions use P(x), so they need no domain labels. Training needs them.
 
 Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
-starts as CLIP's text features (`ClipTower`). The adapter's inner layer is four times as wide as z,
-and its activation is GELU, as in the tower's blocks. Weight decay is one number for all, where that
-code has four; the four learning rates are options.
+starts as CLIP's text features (`ClipTower`). The adapter's inner layer, under ReLU, is four times
+as wide as z, as there. Weight decay is one number for all, where that code has four; the four
+learning rates are options.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ PROMPTS: Final = "prompts"
 ADAPTER: Final = ("adapter.inner", "adapter.outer")
 EXPANSION: Final = 4
 
+READING = "the transformer is CLIP's image tower, where the authors' is a plain one"
 SENDS_NOTHING = True
 VARIANTS = ({"lora_rank": 1, "context_tokens": 2},)
 
@@ -124,7 +125,7 @@ class DoPrompt(CentralisedMethod):
         # With a graph, then detached: torch's path without a graph cannot run example by example.
         feature = self.tower.features(parameters, inputs).detach()
         inner, outer = ADAPTER
-        hidden = functional.gelu(linear(parameters, inner, feature))
+        hidden = functional.relu(linear(parameters, inner, feature))
         logits = linear(parameters, outer, hidden)
         return logits.reshape(len(logits), -1, self.domains).softmax(-1)
 

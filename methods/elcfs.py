@@ -57,6 +57,10 @@ BLOCK = "amplitude"
 TARGET, SHARE = "other_amplitude", "share"
 COLOURS, WHITE = 3, 255.0
 
+READING = (
+    "the authors segment images and swap spectra of single images; here images have one label "
+    "each, and a client gives one mean block"
+)
 VARIANTS = ({"band": 0.1, "mix": "uniform"},)
 
 

@@ -62,6 +62,7 @@ STEPS: Final = "adjustment.steps"
 VARIANTS = (
     {"base": "scaffold", "base_options": {"network": "features"}, "metric": "loss"},
     {"base": "fedsr", "base_options": {"network": "features"}, "held_out": 0.25},
+    {"base": "elcfs", "base_options": {"network": "cnn", "band": 0.1}},
 )
 
 
@@ -81,7 +82,7 @@ class Config:
         gap_factor: Factor of a sent gap, which matters under noise only.
     """
 
-    base: Literal["fedavg", "fedprox", "scaffold", "fedsr"] = "fedavg"
+    base: Literal["fedavg", "fedprox", "scaffold", "fedsr", "ccst", "elcfs"] = "fedavg"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
     metric: Annotated[Literal["accuracy", "loss"], CountsWith("step")] = "accuracy"
     step: Annotated[float, Ge(0.0), Le(1e3)] = 0.2
@@ -234,6 +235,11 @@ def scores(
     totals = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
     losses: NDArray[np.float64] = totals - logits[np.arange(len(labels)), labels]
     return losses
+
+
+def serving(config: Config, clients: int) -> m.PoolPolicy | None:
+    """Return how the base will use a pool, if it has one."""
+    return BUILT_IN_METHODS.serving(config.base, config.base_options, clients)
 
 
 def build(config: Config, task: m.Task) -> m.Method:
