@@ -68,12 +68,14 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
+        network: One that takes images.
         space: Where images are restyled: `patches`, the first map of CLIP's image tower, or
             `pixels`.
         style: A client's `overall` style; `single` styles of its images are refused.
         styles: K, the number of styles of each image, drawn from all clients' styles.
     """
 
+    network: Literal["cnn", "clip"] = "cnn"
     space: Literal["patches", "pixels"] = "patches"
     style: Literal["overall", "single"] = "overall"
     styles: Annotated[
@@ -221,11 +223,6 @@ def build(config: Config, task: m.Task) -> m.Method:
         raise MethodError(
             "method.style: 'single' hands each image's own statistics to all clients; a bound on a "
             "client's one entry does not cover a release for each image; valid: overall"
-        )
-    if config.network not in ("cnn", "clip"):
-        raise MethodError(
-            f"method.network: {config.network!r} takes no images, whose styles ccst exchanges; "
-            "valid: cnn, clip"
         )
     method = Ccst.built(config, task)
     # This raises for an unfit network at once, not later on a client.

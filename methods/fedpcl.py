@@ -14,9 +14,8 @@ its own among them; `contrast: global` leaves out this second term. Where client
 has sent no table yet, p_i has the global prototype. Examples of a class without one have no effect,
 so the first round trains nothing, as in both codes. Afterwards the client sends the mean of its z
 for each of its classes (a *prototype*), and the server averages each class over the clients that
-have it (`methods.networks.class_tables` describes the message). There is no head: an example gets
-the class of the nearest prototype, among the client's own as in both codes, or among the global
-ones (`inference`).
+have it (`methods.networks.class_tables`). There is no head: an example gets the class of the
+nearest prototype, among the client's own as in both codes, or among the global ones (`inference`).
 
 The loss is PFLlib's, as we remember the paper's. The authors' code has the second term alone, with
 prototypes as anchors and denominators over a batch of two views, so that no example has a loss of
@@ -42,16 +41,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.interface import method as m
-from methods.networks.class_tables import (
-    KNOWN,
-    PRESENCE,
-    PROTOTYPES,
-    TABLE,
-    TableConfig,
-    TableMethod,
-    known_rows,
-    negative_distances,
-)
+from methods.networks import class_tables as tables
+from methods.networks.class_tables import KNOWN, TABLE
 from methods.networks.layers import Layers, Parameters
 
 OWN = "own."
@@ -59,10 +50,7 @@ OWN = "own."
 OF = "table/"
 """Beginning of the name of a client's table (C, W) at the server, without flags."""
 
-READING = (
-    "the paper was not at hand; the loss is that of a third party's code, where the authors' code "
-    "contrasts prototypes with the examples of a batch"
-)
+READING = "the paper was not at hand; the loss is that of PFLlib, and the authors' code has another"
 VARIANTS = (
     {"network": "cnn", "similarity": "cosine"},
     {"network": "features", "contrast": "global", "inference": "global_prototypes"},
@@ -70,7 +58,7 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class Config(TableConfig):
+class Config(tables.TableConfig):
     """Options.
 
     Attributes:
@@ -86,7 +74,7 @@ class Config(TableConfig):
     inference: Literal["own_prototypes", "global_prototypes"] = "own_prototypes"
 
 
-class FedPCL(TableMethod):
+class FedPCL(tables.TableMethod):
     """Prototype-wise contrastive learning."""
 
     config: Config
@@ -94,8 +82,11 @@ class FedPCL(TableMethod):
     @property
     def visibility(self) -> m.Visibility:
         """Each client's table, unless the global one is all that features are contrasted with."""
-        is_summed = self.config.contrast == "global"
-        return m.Visibility.AGGREGATE_ONLY if is_summed else m.Visibility.PER_CLIENT
+        return m.Visibility.PER_CLIENT if self._clients else m.Visibility.AGGREGATE_ONLY
+
+    @property
+    def _clients(self) -> int:
+        return 0 if self.config.contrast == "global" else self.task.population
 
     @property
     def head_layers(self) -> Layers:
@@ -115,37 +106,36 @@ class FedPCL(TableMethod):
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
         """Average the tables; keep each client's newest one, with zeros for classes it lacks."""
-        each = {} if self.config.contrast == "global" else aggregate.each()
+        each = aggregate.each() if self._clients else {}
         after = dict(super().server_update(state, aggregate, pool, rng))
         floor = min(self.config.presence_floor, 1.0)
         for client, sent in each.items():
-            rows, classes = known_rows(sent[PROTOTYPES], sent[PRESENCE], floor, self.scale)
+            flags = sent[tables.PRESENCE]
+            rows, classes = tables.known_rows(sent[self.sent], flags, floor, self.scale)
             after[OF + client] = own = np.zeros_like(after[TABLE])
             own[classes] = rows
         return after
 
     def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
         """Return the global table and one of each of M clients, (1 + M, C, W); M is 0 if summed."""
-        clients = 0 if self.config.contrast == "global" else self.task.population
-        tables = np.zeros((1 + clients, *state[TABLE].shape), np.float32)
-        for place, name in enumerate(sorted(n for n in state if n.startswith(OF))[:clients], 1):
-            tables[place] = state[name]
-        filled = np.where(tables.any(2, keepdims=True), tables, state[TABLE])
-        return {TABLE: filled, KNOWN: state[KNOWN]}
+        known = sorted(name for name in state if name.startswith(OF))[: self._clients]
+        found = [state[name] for name in (TABLE, *known)]
+        found += [state[TABLE]] * (self._clients - len(known))
+        filled = [np.where(one.any(1, keepdims=True), one, state[TABLE]) for one in found]
+        return {TABLE: np.stack(filled), KNOWN: state[KNOWN]}
 
     def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return the contrast with the global table plus the mean of that with clients', (B,)."""
-        known, tables, labels = parameters[KNOWN], parameters[TABLE], batch["labels"]
+        known, every, labels = parameters[KNOWN], parameters[TABLE], batch["labels"]
         if self.config.similarity == "cosine":
-            tables = functional.normalize(tables, dim=2)
+            every = functional.normalize(every, dim=2)
         features = self.features(parameters, batch) / self.config.temperature
-        scores = torch.einsum("bw,tcw->btc", features, tables)
+        scores = torch.einsum("bw,tcw->btc", features, every)
         # Not minus infinity: where no class is known, zero times infinity would be NaN.
         among_known = scores.masked_fill(known == 0, -1e30).logsumexp(dim=2)
-        own = scores.gather(2, labels[:, None, None].expand(-1, len(tables), 1)).squeeze(2)
-        contrasts = among_known - own
-        mean = contrasts[:, 1:].sum(1) / max(len(tables) - 1, 1)
-        return known[labels] * (contrasts[:, 0] + mean)
+        own = scores.gather(2, labels[:, None, None].expand(-1, len(every), 1)).squeeze(2)
+        common, single = (among_known - own).tensor_split([1], dim=1)
+        return known[labels] * (common.squeeze(1) + single.sum(1) / max(len(every) - 1, 1))
 
     def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> m.Arrays:
         """Return the client's own table."""
@@ -163,7 +153,7 @@ class FedPCL(TableMethod):
         features, known = self.features(parameters, batch), parameters[KNOWN] > 0
         if not bool(known.any()):
             return features.new_zeros((len(features), len(self.classes)))
-        return negative_distances(features, parameters[TABLE], known)
+        return tables.negative_distances(features, parameters[TABLE], known)
 
 
 build = FedPCL.built

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal, cast
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
+        network: One that takes images, and whose maps can change on their way.
         sharing_probability: Share of the batches that train in others' styles.
         exploration_probability: Share of the batches that explore styles after one layer.
         explored_layers: Number of first layers after which styles are explored; at most all.
@@ -149,6 +150,7 @@ class Config(NetworkConfig):
         attention_width: Width of queries and keys; null leaves the highlighter out.
     """
 
+    network: Literal["cnn", "clip"] = "cnn"
     sharing_probability: Probability = 0.5
     exploration_probability: Probability = 0.5
     explored_layers: Annotated[int, Ge(0), Le(64), CountsWith("exploration_probability")] = 3
@@ -166,13 +168,8 @@ class StableFDG(FedAvg):
 
     @property
     def staged(self) -> Cnn | ClipTower:
-        """The network, whose maps can change on their way; refuses a network without images."""
-        if not isinstance(self.extractor, Cnn | ClipTower):
-            raise MethodError(
-                f"method.network: {self.config.network!r} takes no images, whose styles stablefdg "
-                "exchanges; valid: cnn, clip"
-            )
-        return self.extractor
+        """The network, whose maps can change on their way."""
+        return cast("Cnn | ClipTower", self.extractor)
 
     @property
     def shared_layers(self) -> Layers:
@@ -345,7 +342,7 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method; refuse a network without images, or without spread in its first map."""
+    """Build the method; refuse a network without spread in its first map."""
     method = StableFDG.built(config, task)
     if method.staged.map_sizes[0][1] < 2:
         raise MethodError(

@@ -85,9 +85,9 @@ def sweep_command(
 
     with interruptible(lambda number: _interrupted(number, "sweep", results)):
         with ScreenSweepObserver(quiet=as_json) as screen:
-            said = (text for cell in grid.cells for text in cell.run.remarks)
-            for text in dict.fromkeys(text for text in said if text.startswith(LEFT_OUT)):
-                screen.tell(f"note: {text}")
+            for text in dict.fromkeys(t for cell in grid.cells for t in cell.run.remarks):
+                if text.startswith(LEFT_OUT):
+                    screen.tell(f"note: {text}")
             found = carry_out(
                 grid, results, screen, url=storage, folder=folder, jobs=jobs, cluster=cluster
             )
