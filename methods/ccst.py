@@ -120,7 +120,9 @@ class Ccst(FedAvg):
         with torch.no_grad():
             for some in blocks({"pixels": images}, MAPS):
                 inputs = self.extractor.inputs(self.tensors(some))
-                found = self.map_of(model, inputs).to(torch.float64)
+                is_pixels = self.config.space == "pixels"
+                found = inputs if is_pixels else self._tower.first_map(model, inputs)
+                found = found.to(torch.float64)
                 # Each image has as many positions, so a mean of means is the mean over positions.
                 moments = [(found**power).mean((-2, -1)).sum(0) for power in (1, 2)]
                 sums += torch.stack(moments).cpu().numpy()
@@ -155,12 +157,6 @@ class Ccst(FedAvg):
             TARGET_DEVIATION: deviations[picked],
             IS_OWN: picked == others,
         }
-
-    def map_of(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return the map to restyle of a network's inputs, (B, W, h, w)."""
-        if self.config.space == "pixels":
-            return inputs
-        return self._tower.first_map(parameters, inputs)
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return features (B, D), in the styles that the batch asks for, if any."""

@@ -34,9 +34,8 @@ to the largest gap, and weights follow noise where gaps are below it. Secure sum
 `dp_sgd` are refused: a secure sum hides each gap, there is no channel for single noised numbers
 beside it, and no noised step covers a measurement.
 
-A base may collect before the first round (`ccst`, `elcfs`), from all of a client's images.
-
-Tensors that the base sums (SCAFFOLD's control variates) stay sums; the code weights them too.
+Tensors that the base sums (SCAFFOLD's control variates) stay sums; the code weights them too. What
+a base collects before the first round (`ccst`, `elcfs`) is from all of a client's images.
 """
 
 from __future__ import annotations

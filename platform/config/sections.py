@@ -128,10 +128,10 @@ class PartitionConfig(Section):
     shares to equally many clients, in domain order, so `task.clients` is a multiple of the number
     of domains. `shared_ratio` (PM-MoE): training and test images are one pool, dealt out by
     `task.partition.shared_ratio`; each client then trains on three quarters of its images,
-    shuffled by `seeds.split` and not class by class.
-    `hierarchical_dirichlet` (`noniid-labeldir100` in published code), for `cifar100`: training and
-    test images are one pool. Each client draws equally many, in random shares of superclasses and
-    nearly even shares of the classes within each, and tests with the test images among them.
+    shuffled by `seeds.split` and not class by class. `hierarchical_dirichlet` (published code's
+    `noniid-labeldir100`), for `cifar100`: training and test images are one pool. Each client draws
+    equally many, in random shares of superclasses and nearly even shares of the classes within
+    each, and tests with the test images among them.
     `sotto datasets --show CONFIG` shows who has what.
     """
     alpha: Positive | None = None
