@@ -70,20 +70,15 @@ class DoPrompt(CentralisedMethod):
     config: Config
 
     @property
-    def domains(self) -> int:
-        """D."""
-        return len(self.task.domains)
-
-    @property
     def network_layers(self) -> Layers:
         """Tower, head, prompts (D, L, w) and adapter."""
         given, places = self.tower.width, self.config.context_tokens
         inner, outer = ADAPTER
         return {
             **super().network_layers,
-            PROMPTS: Layer((self.domains, places, self.tower.token_width), 0),
+            PROMPTS: Layer((len(self.task.domains), places, self.tower.token_width), 0),
             **linear_layers(inner, given, EXPANSION * given),
-            **linear_layers(outer, EXPANSION * given, places * self.domains),
+            **linear_layers(outer, EXPANSION * given, places * len(self.task.domains)),
         }
 
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
@@ -115,7 +110,7 @@ class DoPrompt(CentralisedMethod):
             parameters, inputs, mixed(shares, parameters[PROMPTS]), batch["labels"]
         )
         # Torch's one-hot reads values, so it cannot run example by example.
-        every = torch.arange(self.domains, device=own.device)
+        every = torch.arange(len(self.task.domains), device=own.device)
         known = (own[:, None] == every).to(shares.dtype).unsqueeze(1)
         told = functional.binary_cross_entropy(shares, known.expand_as(shares), reduction="none")
         return found + self.config.domain_weight * told.mean((1, 2))
@@ -127,21 +122,18 @@ class DoPrompt(CentralisedMethod):
         inner, outer = ADAPTER
         hidden = functional.relu(linear(parameters, inner, feature))
         logits = linear(parameters, outer, hidden)
-        return logits.reshape(len(logits), -1, self.domains).softmax(-1)
+        return logits.reshape(len(logits), -1, len(self.task.domains)).softmax(-1)
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return logits (B, C), each image under its own mixture."""
         inputs = self.tower.inputs(batch)
         prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
-        return self._beside(parameters, inputs, prompts)
-
-    def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
         return linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
 
     def _cross_entropy(
         self, parameters: Parameters, inputs: Tensor, prompts: Tensor, labels: Tensor
     ) -> Tensor:
-        logits = self._beside(parameters, inputs, prompts)
+        logits = linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
         return functional.cross_entropy(logits, labels, reduction="none")
 
 

@@ -47,6 +47,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
@@ -232,10 +233,7 @@ def scores(
     """Return a metric's value (n,) of each example: right or wrong, or cross-entropy."""
     if metric == "accuracy":
         return np.asarray(logits.argmax(axis=1) == labels, np.float64)
-    highest = logits.max(axis=1, keepdims=True)
-    totals = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
-    losses: NDArray[np.float64] = totals - logits[np.arange(len(labels)), labels]
-    return losses
+    return np.asarray(logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels])
 
 
 def serving(config: Config, clients: int) -> m.PoolPolicy | None:

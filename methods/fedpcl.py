@@ -45,10 +45,8 @@ from methods.networks import class_tables as tables
 from methods.networks.class_tables import KNOWN, TABLE
 from methods.networks.layers import Layers, Parameters
 
-OWN = "own."
-"""Beginning of the names of a client's own table, which it keeps."""
-OF = "table/"
-"""Beginning of the name of a client's table (C, W) at the server, without flags."""
+OWN, OF = "own.", "table/"
+"""Beginnings of names: of the table that a client keeps, and of a client's (C, W) at the server."""
 
 READING = "the paper was not at hand; the loss is that of PFLlib, and the authors' code has another"
 VARIANTS = (

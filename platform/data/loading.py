@@ -95,8 +95,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
         new = f" and task.new_clients: {task.new_clients} are" if task.new_clients else " is"
         raise ConfigError(
             f"task.clients: {task.clients}{new} not the number of domains that are dealt out, one "
-            f"to each client; valid with task.partition.kind = domain: {len(domains)}, or 1 that "
-            "holds them all"
+            f"to each client; valid with task.partition.kind = domain: {len(domains)}, or 1 for all"
         )
     for name in ("clients", "new_clients") if kind == "domain_dirichlet" else ():
         count, each = getattr(task, name), len(domains)

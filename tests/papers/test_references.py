@@ -148,7 +148,7 @@ def test_the_commands(sotto: Sotto) -> None:
     shown = sotto("configs", "papers/trip/table-1-pacs", "--reference", "--json").document
     assert (shown["name"], shown["method"]["experts"]) == ("trip-table-1-pacs-published", 8)
     text = sotto("configs", "papers/trip/table-1-pacs", "--reference").out
-    assert "# --reference leaves out of the published code (trip): 67 captions" in text
+    assert "(trip): 67 captions" in text
     assert yaml.safe_load(text) == shown
     for command in ("run", "configs"):
         refused = sotto(command, "--reference")
