@@ -68,12 +68,14 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
+        network: One that takes images.
         space: Where images are restyled: `patches`, the first map of CLIP's image tower, or
             `pixels`.
         style: A client's `overall` style; `single` styles of its images are refused.
         styles: K, the number of styles of each image, drawn from all clients' styles.
     """
 
+    network: Literal["cnn", "clip"] = "cnn"
     space: Literal["patches", "pixels"] = "patches"
     style: Literal["overall", "single"] = "overall"
     styles: Annotated[
@@ -118,7 +120,9 @@ class Ccst(FedAvg):
         with torch.no_grad():
             for some in blocks({"pixels": images}, MAPS):
                 inputs = self.extractor.inputs(self.tensors(some))
-                found = self.map_of(model, inputs).to(torch.float64)
+                is_pixels = self.config.space == "pixels"
+                found = inputs if is_pixels else self._tower.first_map(model, inputs)
+                found = found.to(torch.float64)
                 # Each image has as many positions, so a mean of means is the mean over positions.
                 moments = [(found**power).mean((-2, -1)).sum(0) for power in (1, 2)]
                 sums += torch.stack(moments).cpu().numpy()
@@ -153,12 +157,6 @@ class Ccst(FedAvg):
             TARGET_DEVIATION: deviations[picked],
             IS_OWN: picked == others,
         }
-
-    def map_of(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return the map to restyle of a network's inputs, (B, W, h, w)."""
-        if self.config.space == "pixels":
-            return inputs
-        return self._tower.first_map(parameters, inputs)
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return features (B, D), in the styles that the batch asks for, if any."""
@@ -221,11 +219,6 @@ def build(config: Config, task: m.Task) -> m.Method:
         raise MethodError(
             "method.style: 'single' hands each image's own statistics to all clients; a bound on a "
             "client's one entry does not cover a release for each image; valid: overall"
-        )
-    if config.network not in ("cnn", "clip"):
-        raise MethodError(
-            f"method.network: {config.network!r} takes no images, whose styles ccst exchanges; "
-            "valid: cnn, clip"
         )
     method = Ccst.built(config, task)
     # This raises for an unfit network at once, not later on a client.

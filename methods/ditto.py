@@ -33,7 +33,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from annotated_types import Ge, Le
-from torch import Tensor
 
 from methods.fedavg import FedAvg
 from methods.interface import method as m
@@ -107,18 +106,14 @@ class Ditto(FedAvg):
         """Return both networks after one fit; only the bound on an example joins them."""
         own = prefixed(self.whole_model_of(view))
         names, start = (*self.shared_layers, *own), {**self.model_of(view), **own}
-        both = BatchObjective(self.both_losses)
+        loss = self.cross_entropies
+        both = BatchObjective(lambda both, some: loss(both, some) + loss(under(OWN, both), some))
         pull = pull_to(self.anchor(view), self.config.proximal_weight, OWN)
         trained = self.train(
             view, data, trainer, rng, names=names, objective=both, start=start, penalty=pull
         )
         personal = {name: trained[name] for name in own}
         return replace(self.result(view, trained), personal=personal)
-
-    def both_losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Return loss of each example under the global network plus under the personal one."""
-        own = self.cross_entropies(under(OWN, parameters), batch)
-        return self.cross_entropies(parameters, batch) + own
 
     def anchor(self, view: m.ClientView) -> Parameters:
         """Return the global network as received, w^t."""

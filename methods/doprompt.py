@@ -12,9 +12,9 @@ each of the L places a distribution over domains, and
 in one step along the sum. Predictions use P(x), so they need no domain labels. Training needs them.
 
 Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
-starts as CLIP's text features (`ClipTower`). The adapter's inner layer is four times as wide as z,
-and its activation is GELU, as in the tower's blocks. Weight decay is one number for all, where that
-code has four; the four learning rates are options.
+starts as CLIP's text features (`ClipTower`). The adapter's inner layer, under ReLU, is four times
+as wide as z, as there. Weight decay is one number for all, where that code has four; the four
+learning rates are options.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ PROMPTS: Final = "prompts"
 ADAPTER: Final = ("adapter.inner", "adapter.outer")
 EXPANSION: Final = 4
 
+READING = "the transformer is CLIP's image tower, where the authors' is a plain one"
 SENDS_NOTHING = True
 VARIANTS = ({"lora_rank": 1, "context_tokens": 2},)
 
@@ -69,20 +70,15 @@ class DoPrompt(CentralisedMethod):
     config: Config
 
     @property
-    def domains(self) -> int:
-        """D."""
-        return len(self.task.domains)
-
-    @property
     def network_layers(self) -> Layers:
         """Tower, head, prompts (D, L, w) and adapter."""
         given, places = self.tower.width, self.config.context_tokens
         inner, outer = ADAPTER
         return {
             **super().network_layers,
-            PROMPTS: Layer((self.domains, places, self.tower.token_width), 0),
+            PROMPTS: Layer((len(self.task.domains), places, self.tower.token_width), 0),
             **linear_layers(inner, given, EXPANSION * given),
-            **linear_layers(outer, EXPANSION * given, places * self.domains),
+            **linear_layers(outer, EXPANSION * given, places * len(self.task.domains)),
         }
 
     def init_client(self, shared_rng: m.Rng, client_rng: m.Rng) -> m.Arrays:
@@ -114,7 +110,7 @@ class DoPrompt(CentralisedMethod):
             parameters, inputs, mixed(shares, parameters[PROMPTS]), batch["labels"]
         )
         # Torch's one-hot reads values, so it cannot run example by example.
-        every = torch.arange(self.domains, device=own.device)
+        every = torch.arange(len(self.task.domains), device=own.device)
         known = (own[:, None] == every).to(shares.dtype).unsqueeze(1)
         told = functional.binary_cross_entropy(shares, known.expand_as(shares), reduction="none")
         return found + self.config.domain_weight * told.mean((1, 2))
@@ -124,23 +120,20 @@ class DoPrompt(CentralisedMethod):
         # With a graph, then detached: torch's path without a graph cannot run example by example.
         feature = self.tower.features(parameters, inputs).detach()
         inner, outer = ADAPTER
-        hidden = functional.gelu(linear(parameters, inner, feature))
+        hidden = functional.relu(linear(parameters, inner, feature))
         logits = linear(parameters, outer, hidden)
-        return logits.reshape(len(logits), -1, self.domains).softmax(-1)
+        return logits.reshape(len(logits), -1, len(self.task.domains)).softmax(-1)
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
         """Return logits (B, C), each image under its own mixture."""
         inputs = self.tower.inputs(batch)
         prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
-        return self._beside(parameters, inputs, prompts)
-
-    def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
         return linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
 
     def _cross_entropy(
         self, parameters: Parameters, inputs: Tensor, prompts: Tensor, labels: Tensor
     ) -> Tensor:
-        logits = self._beside(parameters, inputs, prompts)
+        logits = linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
         return functional.cross_entropy(logits, labels, reduction="none")
 
 

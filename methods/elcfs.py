@@ -57,6 +57,7 @@ BLOCK = "amplitude"
 TARGET, SHARE = "other_amplitude", "share"
 COLOURS, WHITE = 3, 255.0
 
+READING = "the authors segment, and swap spectra of single images; labels and mean blocks are ours"
 VARIANTS = ({"band": 0.1, "mix": "uniform"},)
 
 
@@ -65,6 +66,7 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
+        network: One that takes images.
         spectrum: A client's release: `client_mean`, one block. Spectra of single images are
             refused, their lowest frequencies (`per_image`) and all of them (`full`).
         band: L, the half-width of the block as a share of an image's side.
@@ -73,6 +75,7 @@ class Config(NetworkConfig):
         inner_clip: c, the largest coordinate of that step's gradient.
     """
 
+    network: Literal["cnn", "clip"] = "cnn"
     spectrum: Literal["client_mean", "per_image", "full"] = "client_mean"
     band: Annotated[float, Ge(0.0), Lt(0.5)] = 0.0
     mix: Literal["full", "uniform"] = "full"
@@ -181,16 +184,11 @@ def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method; refuse spectra of single images, and a network without images."""
+    """Build the method; refuse spectra of single images."""
     if config.spectrum != "client_mean":
         raise MethodError(
             f"method.spectrum: {config.spectrum!r} hands spectra of single images, which are close "
             "to the images, to all clients; a bound on a client's one entry does not cover a "
             "release for each image; valid: client_mean"
-        )
-    if config.network not in ("cnn", "clip"):
-        raise MethodError(
-            f"method.network: {config.network!r} takes no images, whose spectra elcfs exchanges; "
-            "valid: cnn, clip"
         )
     return Elcfs.built(config, task)

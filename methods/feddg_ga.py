@@ -34,7 +34,8 @@ to the largest gap, and weights follow noise where gaps are below it. Secure sum
 `dp_sgd` are refused: a secure sum hides each gap, there is no channel for single noised numbers
 beside it, and no noised step covers a measurement.
 
-Tensors that the base sums (SCAFFOLD's control variates) stay sums; the code weights them too.
+Tensors that the base sums (SCAFFOLD's control variates) stay sums; the code weights them too. What
+a base collects before the first round (`ccst`, `elcfs`) is from all of a client's images.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
@@ -62,6 +64,7 @@ STEPS: Final = "adjustment.steps"
 VARIANTS = (
     {"base": "scaffold", "base_options": {"network": "features"}, "metric": "loss"},
     {"base": "fedsr", "base_options": {"network": "features"}, "held_out": 0.25},
+    {"base": "elcfs", "base_options": {"network": "cnn", "band": 0.1}},
 )
 
 
@@ -81,7 +84,7 @@ class Config:
         gap_factor: Factor of a sent gap, which matters under noise only.
     """
 
-    base: Literal["fedavg", "fedprox", "scaffold", "fedsr"] = "fedavg"
+    base: Literal["fedavg", "fedprox", "scaffold", "fedsr", "ccst", "elcfs"] = "fedavg"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
     metric: Annotated[Literal["accuracy", "loss"], CountsWith("step")] = "accuracy"
     step: Annotated[float, Ge(0.0), Le(1e3)] = 0.2
@@ -230,10 +233,12 @@ def scores(
     """Return a metric's value (n,) of each example: right or wrong, or cross-entropy."""
     if metric == "accuracy":
         return np.asarray(logits.argmax(axis=1) == labels, np.float64)
-    highest = logits.max(axis=1, keepdims=True)
-    totals = highest[:, 0] + np.log(np.exp(logits - highest).sum(axis=1))
-    losses: NDArray[np.float64] = totals - logits[np.arange(len(labels)), labels]
-    return losses
+    return np.asarray(logsumexp(logits, axis=1) - logits[np.arange(len(labels)), labels])
+
+
+def serving(config: Config, clients: int) -> m.PoolPolicy | None:
+    """Return how the base will use a pool, if it has one."""
+    return BUILT_IN_METHODS.serving(config.base, config.base_options, clients)
 
 
 def build(config: Config, task: m.Task) -> m.Method:

@@ -43,6 +43,7 @@ from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tenso
 LEARNED = "learned"
 """Whether a round has been averaged: 0 or 1, broadcast beside the prompt."""
 
+READING = "its prompts are a Swin transformer's, for MRI images; that they are CoOp's here is ours"
 VARIANTS = ({"share": 0.5, "normalise": False},)
 
 

@@ -70,6 +70,7 @@ MATRICES = ("query", "key", "value", "out")
 DESCRIPTOR = "descriptor/"
 SEED = "seed"
 
+READING = "the paper leaves open the descriptors' size, the attention's heads and all starts"
 VARIANTS = ({"descriptor": "row", "heads": 2},)
 
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 import torch
@@ -141,6 +141,7 @@ class Config(NetworkConfig):
     """Options.
 
     Attributes:
+        network: One that takes images, and whose maps can change on their way.
         sharing_probability: Share of the batches that train in others' styles.
         exploration_probability: Share of the batches that explore styles after one layer.
         explored_layers: Number of first layers after which styles are explored; at most all.
@@ -149,6 +150,7 @@ class Config(NetworkConfig):
         attention_width: Width of queries and keys; null leaves the highlighter out.
     """
 
+    network: Literal["cnn", "clip"] = "cnn"
     sharing_probability: Probability = 0.5
     exploration_probability: Probability = 0.5
     explored_layers: Annotated[int, Ge(0), Le(64), CountsWith("exploration_probability")] = 3
@@ -162,22 +164,13 @@ class StableFDG(FedAvg):
 
     weighting: ClassVar[m.Weighting] = m.Weighting.UNIFORM
     config: Config
+    extractor: Cnn | ClipTower
     couples_examples = True
-
-    @property
-    def staged(self) -> Cnn | ClipTower:
-        """The network, whose maps can change on their way; refuses a network without images."""
-        if not isinstance(self.extractor, Cnn | ClipTower):
-            raise MethodError(
-                f"method.network: {self.config.network!r} takes no images, whose styles stablefdg "
-                "exchanges; valid: cnn, clip"
-            )
-        return self.extractor
 
     @property
     def shared_layers(self) -> Layers:
         """The whole network, with the highlighter."""
-        width, network = self.attention_width, self.staged
+        width, network = self.attention_width, self.extractor
         if width is None:
             return super().shared_layers
         # A tower's last map is projected to the width of its features.
@@ -192,18 +185,18 @@ class StableFDG(FedAvg):
     @property
     def attention_width(self) -> int | None:
         """Width of queries and keys, None where nothing is highlighted."""
-        _, places = self.staged.map_sizes[-1]
+        _, places = self.extractor.map_sizes[-1]
         return self.config.attention_width if places > 1 else None
 
     @property
     def style_width(self) -> int:
         """W, channels of the first map."""
-        return self.staged.map_sizes[0][0]
+        return self.extractor.map_sizes[0][0]
 
     @property
     def explored(self) -> tuple[int, ...]:
         """Layers after which styles are explored, from 1."""
-        sizes = self.staged.map_sizes[: self.config.explored_layers]
+        sizes = self.extractor.map_sizes[: self.config.explored_layers]
         return tuple(layer for layer, (_, places) in enumerate(sizes, start=1) if places > 1)
 
     def pool_policy(self) -> m.PoolPolicy:
@@ -233,7 +226,7 @@ class StableFDG(FedAvg):
         with torch.no_grad():
             for block in blocks({"pixels": data.arrays["pixels"]}, MAPS):
                 inputs = self.extractor.inputs(self.tensors(block))
-                self.staged.through(model, inputs, {1: keep})
+                self.extractor.through(model, inputs, {1: keep})
         styles = torch.cat(found)
         parts = torch.cat((styles.mean(0), styles.std(0, correction=0))).float().cpu().numpy()
         names = (MEAN, SPREAD, MEAN_DEVIATION, SPREAD_DEVIATION)
@@ -292,7 +285,7 @@ class StableFDG(FedAvg):
         changes: Mapping[int, Change],
         following: Tensor,
     ) -> Tensor:
-        features, last = self.staged.through(parameters, inputs, changes)
+        features, last = self.extractor.through(parameters, inputs, changes)
         found = linear(parameters, HEAD, features)
         if self.attention_width is None:
             return found
@@ -345,9 +338,9 @@ def serving(config: Config, clients: int) -> m.PoolPolicy:
 
 
 def build(config: Config, task: m.Task) -> m.Method:
-    """Build the method; refuse a network without images, or without spread in its first map."""
+    """Build the method; refuse a network without spread in its first map."""
     method = StableFDG.built(config, task)
-    if method.staged.map_sizes[0][1] < 2:
+    if method.extractor.map_sizes[0][1] < 2:
         raise MethodError(
             "method.network: its first map has one position, which has no spread, and so no style; "
             "valid: a network whose first map has more"

@@ -95,13 +95,15 @@ class Counts:
 
 def count_segments(losses: Sequence[float], config: Config) -> Counts:
     """Return how often each segment counts, from the losses at their ends alone, at least one."""
-    end = len(losses)
-    at = _converged_at(losses, config.optimum_patience)
+    end, patience = len(losses), config.optimum_patience
+    windows = ((seen, losses[seen - patience : seen]) for seen in range(patience, end + 1))
+    # The number of segments after which the valley shows.
+    at = next((seen for seen, window in windows if window[0] == min(window)), None)
     if at is None:
         last = (*(0 for _ in losses[1:]), 1)
         return Counts((0,) * end, last, None)
-    start = at - config.optimum_patience
-    threshold = math.fsum(losses[start:at]) / config.optimum_patience * (1.0 + config.tolerance)
+    start = at - patience
+    threshold = math.fsum(losses[start:at]) / patience * (1.0 + config.tolerance)
     count = _published if config.bookkeeping == "published" else _plain
     settled, final = count(losses, at, config, threshold)
     return Counts(
@@ -109,15 +111,6 @@ def count_segments(losses: Sequence[float], config: Config) -> Counts:
         tuple(final.count(one) for one in range(end)),
         start,
     )
-
-
-def _converged_at(losses: Sequence[float], patience: int) -> int | None:
-    """Return the number of segments after which the valley shows, or None."""
-    for seen in range(patience, len(losses) + 1):
-        window = losses[seen - patience : seen]
-        if window[0] == min(window):
-            return seen
-    return None
 
 
 def _published(

@@ -11,9 +11,10 @@ Description from Large Language Models", ICLR), which has no federation.
 
 No number of a table is negative, so replacing a client moves it by sqrt(2) C, not 2 C (ADR 31).
 
-With private experts (`pool.kind: groups`), each starts with words of its own at random, and groups
-of clients to whom names mean different things part from each other; there `memory` below 1 forgets
-the tables of clients that have left an expert.
+With private experts (`pool.kind: groups`), each starts with the names behind one prefix at random,
+and a client picks, in secret, the prefix that suits its images: a search for a word, which costs no
+privacy and which a client alone can do as well. `memory` below 1 forgets the tables of clients that
+have left an expert.
 """
 
 from __future__ import annotations
@@ -86,9 +87,12 @@ class WordTable(MethodDefaults):
         return {TABLE: spec}
 
     def init_server(self, rng: m.Rng) -> m.Arrays:
-        """Return an empty table, and words at random."""
+        """Return an empty table, and words at random; where there are prefixes, all behind one."""
         names, words = len(self.classes), len(self.words)
-        drawn = rng.choice(words, names, replace=names > words)
+        if self.config.prefixes and self.config.words is None:
+            drawn = rng.integers(len(self.config.prefixes)) * names + np.arange(names)
+        else:
+            drawn = rng.choice(words, names, replace=names > words)
         return {TABLE: np.zeros((names, words), np.float32), MATCHED: drawn.astype(np.int64)}
 
     def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:

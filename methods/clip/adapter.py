@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,9 +100,6 @@ def is_listed(name: str, pretrained: str | None) -> bool:
 def is_taken(name: str) -> bool:
     """Return whether a name is that of the shipped model or of one of open_clip's."""
     return name == tiny.NAME or name in open_clip.list_models()
-
-
-Tokenize = Callable[[Sequence[str]], Tensor]
 
 
 @dataclass(frozen=True)

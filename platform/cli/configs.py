@@ -42,6 +42,8 @@ def configs_command(
         if as_json:
             print_json(found.model_dump(mode="json"))
         else:
+            for remark in found.remarks:
+                console().print(f"# {remark}", soft_wrap=True)
             console().out(dump_config(found), end="")
         return
     if as_published:

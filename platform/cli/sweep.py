@@ -15,6 +15,7 @@ from platform.cli.command_line import DEFAULT_STORAGE
 from platform.cli.ending import FAILED, Ended, interruptible, same_again
 from platform.cli.output import Said, Whole, WithBar, answer, printable, table
 from platform.config import Sources
+from platform.config.loading import LEFT_OUT
 from platform.errors import ConfigError, renamed
 from platform.results.numbers import NO_NOISE
 from platform.results.sweeping.grid import (
@@ -84,6 +85,9 @@ def sweep_command(
 
     with interruptible(lambda number: _interrupted(number, "sweep", results)):
         with ScreenSweepObserver(quiet=as_json) as screen:
+            for text in dict.fromkeys(t for cell in grid.cells for t in cell.run.remarks):
+                if text.startswith(LEFT_OUT):
+                    screen.tell(f"note: {text}")
             found = carry_out(
                 grid, results, screen, url=storage, folder=folder, jobs=jobs, cluster=cluster
             )

@@ -13,8 +13,9 @@ said of the former data set; the program names what is dropped before the run.
 paper's folder, `table-N.yaml` belongs to the configurations `table-N-DATA` of that table, and
 `table-N-DATA.yaml` to a single one. `all` changes keys for every method; `methods` lists each of
 the table's methods with its own changes, perhaps {}; `same_as` names a table of the same
-paper whose changes come first. A changed configuration has another name, so that tables mix no
-runs of the two.
+paper whose changes come first. `left_out.yaml` says, by method or under `all`, what of the
+published code is not built; remarks repeat it. A changed configuration has another name, so that
+tables mix no runs of the two.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ _OF_A_DATASET: Final = frozenset(
 """Keys of `task` that speak of one data set."""
 KEYS: Final = ("same_as", "all", "methods")
 SUFFIX: Final = "-published"
+LEFT_OUT: Final = "--reference leaves out of the published code"
 _TABLE: Final = re.compile(r"(table-\d+)-\w+")
 
 
@@ -201,8 +203,10 @@ def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
     return base
 
 
-def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> dict[str, Any]:
-    """Return a table's configuration, in the file `config`, with its published settings."""
+def with_published(
+    tree: Mapping[str, Any], config: Path, sources: Sources
+) -> tuple[dict[str, Any], list[str]]:
+    """Return a table's configuration, in the file `config`, as published, and what is left out."""
     papers, file = (sources.configs / "papers").resolve(), config.resolve()
     table, paths = _TABLE.fullmatch(file.stem), list[Path]()
     if table is not None and file.parent.parent == papers:
@@ -223,7 +227,10 @@ def with_published(tree: Mapping[str, Any], config: Path, sources: Sources) -> d
             f"methods: {', '.join(methods)}"
         )
     changed = change(change(tree, shared, sources), methods[name], sources)
-    return {**changed, "name": f"{tree['name']}{SUFFIX}"}
+    told = path.with_name("left_out.yaml")
+    left_out = read_mapping(told) if is_file(told) else {}
+    said = [f"{LEFT_OUT} ({key}): {left_out[key]}" for key in ("all", name) if key in left_out]
+    return {**changed, "name": f"{tree['name']}{SUFFIX}"}, said
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -260,8 +267,8 @@ def load_config(
     named, said = _apply(tree, naming, where, faults := Faults())
     faults.require_none(ConfigError)
     rest = [text for text in overrides if text not in naming]
-    config = parse_config(with_published(named, file, where), rest, where)
-    return config.with_remarks((*remarks, *said))
+    published, left_out = with_published(named, file, where)
+    return parse_config(published, rest, where).with_remarks((*remarks, *said, *left_out))
 
 
 def parse_config(

@@ -122,15 +122,16 @@ class PartitionConfig(Section):
     """`pathological`: the classes are cut into even, disjoint slices, one for each client. `iid`:
     all clients own all classes. `dirichlet`: clients get random shares of each class, the same
     shares of training and test images. `domain`: the i-th client gets the i-th domain that is not
-    held out, so `task.clients` plus `task.new_clients` is the number of these domains. This is the
-    only kind for `client_folders`, whose domains are the clients' own folders. `domain_dirichlet`
-    (pFedMoAP, section 5.1): each domain goes in random shares to equally many clients, in domain
-    order, so `task.clients` is a multiple of the number of domains. `shared_ratio` (PM-MoE):
-    training and test images are one pool, dealt out by `task.partition.shared_ratio`; each client
-    then trains on three quarters of its images, shuffled by `seeds.split` and not class by class.
-    `hierarchical_dirichlet` (`noniid-labeldir100` in published code), for `cifar100`: training and
-    test images are one pool. Each client draws equally many, in random shares of superclasses and
-    nearly even shares of the classes within each, and tests with the test images among them.
+    held out, so `task.clients` plus `task.new_clients` is the number of these domains, or 1: a
+    client with all of them. This is the only kind for `client_folders`, whose domains are the
+    clients' own folders. `domain_dirichlet` (pFedMoAP, section 5.1): each domain goes in random
+    shares to equally many clients, in domain order, so `task.clients` is a multiple of the number
+    of domains. `shared_ratio` (PM-MoE): training and test images are one pool, dealt out by
+    `task.partition.shared_ratio`; each client then trains on three quarters of its images,
+    shuffled by `seeds.split` and not class by class. `hierarchical_dirichlet` (published code's
+    `noniid-labeldir100`), for `cifar100`: training and test images are one pool. Each client draws
+    equally many, in random shares of superclasses and nearly even shares of the classes within
+    each, and tests with the test images among them.
     `sotto datasets --show CONFIG` shows who has what.
     """
     alpha: Positive | None = None

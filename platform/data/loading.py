@@ -85,11 +85,12 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
             "left for the clients"
         )
     kind, task = config.task.partition.kind, config.task
-    if kind == "domain" and task.clients + task.new_clients != len(domains):
+    hands = (task.clients, task.new_clients)
+    if kind == "domain" and sum(hands) != len(domains) and hands != (1, 0):
         new = f" and task.new_clients: {task.new_clients} are" if task.new_clients else " is"
         raise ConfigError(
             f"task.clients: {task.clients}{new} not the number of domains that are dealt out, one "
-            f"to each client; valid with task.partition.kind = domain: {len(domains)}"
+            f"to each client; valid with task.partition.kind = domain: {len(domains)}, or 1 for all"
         )
     for name in ("clients", "new_clients") if kind == "domain_dirichlet" else ():
         count, each = getattr(task, name), len(domains)
@@ -306,6 +307,9 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
             else carve(client, dataset.train, share, key_of(seed, "validation", owner))
             for client, (owner, holds_back) in zip(everybody, owners, strict=True)
         ]
+    if len(everybody) > task.clients + task.new_clients:
+        parts = zip(*((one.train, one.test, one.validation) for one in everybody), strict=True)
+        everybody = [ClientIndices(*map(np.concatenate, parts))]
     senses: tuple[str, ...] = ()
     if task.senses == BY_CLIENT:
         known = dataset_info(task.dataset).senses

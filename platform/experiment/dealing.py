@@ -233,7 +233,7 @@ def differing(before: Mapping[str, Records], after: Mapping[str, Records]) -> Ma
 def records_of(config: RunConfig, data: TaskData) -> Mapping[str, Records]:
     """Return each client's records by its domain's name where it has one, else its position."""
     everybody = (*data.clients, *data.new_clients)
-    is_own = config.task.partition.kind == "domain"
+    is_own = config.task.partition.kind == "domain" and len(everybody) == len(data.domains)
     names = data.domain_names if is_own else [str(number) for number in range(len(everybody))]
     train, test = data.dataset.train, data.dataset.test
     return {

@@ -14,6 +14,7 @@ from methods import (
     fedgen,
     fedgh,
     fedotp,
+    fedpcl,
     fedrod,
     pfedmoap,
     pfedpg,
@@ -44,6 +45,9 @@ CLIENT, BOTH = {"client"}, {"client", "record"}
         (fedgen, {"ensemble": "mean", "labels": "uniform"}, SUMS, BOTH),
         (fedgh, {}, SINGLE, CLIENT),
         (fedgh, {"prototypes": "mean"}, SUMS, CLIENT),
+        # Each client's table is contrasted with.
+        (fedpcl, {"network": "features"}, SINGLE, CLIENT),
+        (fedpcl, {"network": "features", "contrast": "global"}, SUMS, CLIENT),
         # A gap of one client's data is sent beside the update.
         (feddg_ga, {}, SINGLE, CLIENT),
         (pfedpg, {}, SINGLE, BOTH),

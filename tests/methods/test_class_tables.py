@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from methods import Aggregate, ClientView, Examples, Source, Weighting, feddistill, fedpcl, fedproto
+from methods import (
+    Aggregate,
+    ClientView,
+    Examples,
+    Source,
+    Task,
+    Weighting,
+    feddistill,
+    fedpcl,
+    fedproto,
+)
 from methods.networks.class_tables import KNOWN, PRESENCE, PROTOTYPES, TABLE, negative_distances
 from tests.methods._tiny_networks import CLASSES, arrays, one_example, some_examples, tiny
 from tests.methods._training import RecordingTrainer, mean_of, newcomer, rng, trainer
@@ -266,6 +277,11 @@ def headless_pcl(*feature: float):
     return arrays(fc_weight=np.zeros((len(feature), 1)), fc_bias=feature)
 
 
+def tables(*rows, known=(1, 1)):
+    """What the server broadcasts: the global table, then those of clients."""
+    return table(rows, known)
+
+
 def contrast_of(method, broadcast, feature, label: int) -> float:
     return loss_of(method, {**headless_pcl(*feature), **broadcast}, label)
 
@@ -277,8 +293,26 @@ def test_fedpcls_contrast_by_hand(length):
     How long the feature was has no say.
     """
     method = pcl(1, 2, temperature=0.5)
-    assert contrast_of(method, table(AXES), (length, 0), 0) == pytest.approx(0.126928, abs=1e-6)
-    assert contrast_of(method, table(AXES), (length, 0), 1) == pytest.approx(2.126928, abs=1e-6)
+    assert contrast_of(method, tables(AXES), (length, 0), 0) == pytest.approx(0.126928, abs=1e-6)
+    assert contrast_of(method, tables(AXES), (length, 0), 1) == pytest.approx(2.126928, abs=1e-6)
+
+
+def test_clients_tables_are_contrasted_with_one_by_one():
+    """z = (1, 0), tau = 1/2. Global: 0.126928. Clients: (0, 1) and (1, 0) make 2.126928.
+
+    Equal rows make ln 2. The mean of these two is added; that of their tables would be another.
+    """
+    method, equal = pcl(1, 2, temperature=0.5), [[1, 0], [1, 0]]
+    broadcast = tables(AXES, AXES[::-1], equal)
+    expected = 0.126928 + (2.126928 + math.log(2)) / 2
+    assert contrast_of(method, broadcast, (1, 0), 0) == pytest.approx(expected, abs=1e-6)
+
+
+def test_without_clients_tables_it_is_the_first_term_alone():
+    """With `contrast: global` the broadcast has none; clients' equal ones double the loss."""
+    first = contrast_of(pcl(1, 2, contrast="global"), tables(AXES), (3, 4), 0)
+    twice = contrast_of(pcl(1, 2), tables(AXES, AXES, AXES), (3, 4), 0)
+    assert twice == pytest.approx(2 * first) and first > 0.1
 
 
 def test_how_long_a_prototype_is_counts_unless_it_is_the_cosine():
@@ -286,7 +320,7 @@ def test_how_long_a_prototype_is_counts_unless_it_is_the_cosine():
     rows = [[0.5, 0], [0, 0.25]]
     got = {
         similarity: contrast_of(
-            pcl(1, 2, temperature=1.0, similarity=similarity), table(rows), (3, 4), 0
+            pcl(1, 2, temperature=1.0, similarity=similarity), tables(rows), (3, 4), 0
         )
         for similarity in ("dot", "cosine")
     }
@@ -296,7 +330,7 @@ def test_how_long_a_prototype_is_counts_unless_it_is_the_cosine():
 
 def test_classes_without_a_prototype_are_in_no_denominator():
     """With one class known there is nothing to tell it from; the other has no loss."""
-    method, broadcast = pcl(1, 2), table([[0.1, 0.2], [9, 9]], (1, 0))
+    method, broadcast = pcl(1, 2), tables([[0.1, 0.2], [9, 9]], known=(1, 0))
     assert contrast_of(method, broadcast, (1, 0), 0) == pytest.approx(0.0, abs=1e-6)
     assert contrast_of(method, broadcast, (1, 0), 1) == 0.0
 
@@ -304,7 +338,7 @@ def test_classes_without_a_prototype_are_in_no_denominator():
 @pytest.mark.parametrize("clipping", [None, 0.3])
 def test_the_first_round_trains_nothing_and_tells_prototypes(clipping):
     method, data = pcl(), some_examples(10, 3)
-    view = newcomer(method)
+    view = replace(newcomer(method), broadcast=method.broadcast(method.init_server(rng())))
     own, result = view.personal, method.client_update(view, data, trainer(clipping=clipping), rng())
     assert all(np.array_equal(result.personal[name], value) for name, value in own.items())
     made = method.features(method.tensors(own), method.tensors(data.arrays)).numpy()
@@ -323,7 +357,7 @@ def test_fedpcls_step_turns_the_feature_to_its_prototype():
     that times 2 (-1, 1). Across z = (0.6, 0.8) that is ((-1, 1) - 0.2 z) = (-1.12, 0.84), over 5.
     """
     method = pcl(1, 2, temperature=0.5)
-    view = ClientView(table(AXES), (), headless_pcl(3, 4))
+    view = ClientView(tables(AXES), (), headless_pcl(3, 4))
     learner = trainer(steps=1, learning_rate=1.0)
     own = method.client_update(view, one_example(label=0), learner, rng()).personal
     share = 1 / (1 + math.exp(-0.4))
@@ -333,16 +367,27 @@ def test_fedpcls_step_turns_the_feature_to_its_prototype():
 
 def test_prototypes_travel_as_they_are_and_the_server_averages_those_there_are():
     """Unit vectors are as long as flags: no root of the width beside them."""
-    method = pcl(1, 2)
+    method = replace(pcl(1, 2), task=Task((), (), 3))
     data = Examples({"features": np.ones((2, 1), np.float32), "labels": np.array([1, 1])})
-    view = ClientView(method.init_server(rng()), (), headless_pcl(3, 4))
+    start = method.init_server(rng())
+    view = ClientView(method.broadcast(start), (), headless_pcl(3, 4))
     result = method.client_update(view, data, RecordingTrainer(), rng())
     np.testing.assert_allclose(result.update[PROTOTYPES], [[0, 0], [0.6, 0.8]], atol=1e-6)
     other = {PROTOTYPES: np.array([[1, 0], [0, 1]], np.float32), PRESENCE: np.ones(2, np.float32)}
     values = {name: (result.update[name] + other[name]) / 2 for name in other}
-    after = method.server_update(view.broadcast, Aggregate(values, 2.0, 2, 5), (), rng())
-    np.testing.assert_allclose(after[TABLE], [[1, 0], [0.3, 0.9]], atol=1e-6)
-    assert after[KNOWN].tolist() == [1, 1]
+    each = {"a": result.update, "b": other}
+    after = method.server_update(start, Aggregate(values, 2.0, 2, 5, each), (), rng())
+    mean, sent = [[1, 0], [0.3, 0.9]], method.broadcast(after)
+    assert after[KNOWN].tolist() == sent[KNOWN].tolist() == [1, 1]
+    # The mean stands in for class 0, which the first client lacks, and for a third client.
+    expected = [mean, [[1, 0], [0.6, 0.8]], [[1, 0], [0, 1]], mean]
+    np.testing.assert_allclose(sent[TABLE], expected, atol=1e-6)
+    # A client that is not in the next round keeps its table there.
+    later = method.server_update(after, Aggregate(other, 1.0, 1, 5, {"b": other}), (), rng())
+    np.testing.assert_allclose(method.broadcast(later)[TABLE][1:3], expected[1:3], atol=1e-6)
+    summed = pcl(1, 2, contrast="global")
+    alone = summed.server_update(start, Aggregate(values, 2.0, 2, 5), (), rng())
+    np.testing.assert_allclose(summed.broadcast(alone)[TABLE], [mean], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -354,8 +399,8 @@ def test_the_nearest_prototype_by_hand(inference, expected):
     method = pcl(1, 2, inference=inference)
     mine = {fedpcl.OWN + name: value for name, value in table([[0, 1], [1, 0]]).items()}
     own = {**headless_pcl(2, 0), **mine}
-    np.testing.assert_allclose(predicted(method, table(AXES), own), expected, atol=1e-6)
+    np.testing.assert_allclose(predicted(method, tables(AXES), own), expected, atol=1e-6)
     if inference == "own_prototypes":
         # A class that the client does not have is one farther than any that it has.
         own[fedpcl.OWN + KNOWN] = np.array([1, 0], np.float32)
-        np.testing.assert_allclose(predicted(method, table(AXES), own), [[-1, -2]], atol=1e-6)
+        np.testing.assert_allclose(predicted(method, tables(AXES), own), [[-1, -2]], atol=1e-6)

@@ -76,6 +76,20 @@ def test_prompts_are_beside_the_patches_in_every_layer():
     assert np.abs(found.numpy() - plain.numpy()).max() > 1e-3
 
 
+def test_an_adapter_below_zero_knows_no_domain():
+    """ReLU makes zero of -1, so all domains are alike; another activation would not."""
+    method = doprompt_of()
+    start = method.init_client(rng(4), rng(5))
+    inner = {
+        f"adapter.inner.{name}": start[f"adapter.inner.{name}"] * 0 for name in ("weight", "bias")
+    }
+    outer = {"adapter.outer.bias": start["adapter.outer.bias"] * 0}
+    below = {**inner, "adapter.inner.bias": inner["adapter.inner.bias"] - 1}
+    parameters = method.tensors({**start, **below, **outer})
+    inputs = method.tower.inputs(batch_of(method, 2))
+    assert (method.shares(parameters, inputs) == 0.5).all()
+
+
 def test_the_loss_is_of_both_passes_and_of_domains():
     """Each part from the tower, torch's losses, and the domains' own prompts."""
     method = doprompt_of(domain_weight=0.7)
@@ -83,7 +97,7 @@ def test_the_loss_is_of_both_passes_and_of_domains():
     inputs = method.tower.inputs(some)
     with torch.no_grad():
         z = method.tower.features(parameters, inputs)
-        hidden = functional.gelu(
+        hidden = functional.relu(
             z @ parameters["adapter.inner.weight"].T + parameters["adapter.inner.bias"]
         )
         logits = hidden @ parameters["adapter.outer.weight"].T + parameters["adapter.outer.bias"]

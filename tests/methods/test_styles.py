@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods import Arrays, ClientView, Examples, Task, ccst, elcfs, fedavg, stablefdg
+from methods import Arrays, ClientView, Examples, Task, ccst, elcfs, fedavg, feddg_ga, stablefdg
 from methods.ccst import DRAW, SQUARE, Ccst, deviation_of, drawn_styles, styled
 from methods.elcfs import BLOCK, Elcfs, low_amplitudes, mixed_in
 from methods.stablefdg import (
@@ -326,3 +326,23 @@ def test_the_episodic_step_is_made_of_plain_ones(task: Task, beta: float, clip: 
     for name, value in got.items():
         np.testing.assert_allclose(value, first[name] + second[name], atol=2e-7)
     assert any(np.abs(first[n] - second[n]).max() > 1e-5 for n in got)
+
+
+def test_a_method_around_it_collects_and_trains_as_it_does(task: Task):
+    """Without images held out, FedDG-GA's client is that of its base: block, pool and update."""
+    base, options = elcfs_of(task, band=0.1), {**SMALL, "band": 0.1}
+    config = feddg_ga.Config(base="elcfs", base_options=elcfs.Config(**options), held_out=0.0)
+    around, data = feddg_ga.build(config, task), examples(base)
+    assert around.pool_policy() == base.pool_policy()
+    assert dataclasses.replace(around.pool_policy(), spec={}) == feddg_ga.serving(
+        config, task.population
+    )
+    assert around.pool_policy().opens
+    block = entry_of(around, data)
+    np.testing.assert_array_equal(block[BLOCK], entry_of(base, data)[BLOCK])
+    start = base.init_server(rng(2))
+    expected, got = (step(method, data, (block,), start=start) for method in (base, around))
+    for name, change in expected.items():
+        np.testing.assert_array_equal(got[name], change)
+    alone = step(base, data)
+    assert any(np.abs(expected[name] - alone[name]).max() > 1e-6 for name in alone)

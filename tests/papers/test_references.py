@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from platform.config import RunConfig, Sources, load_config
 from platform.errors import ConfigError
@@ -100,6 +101,24 @@ def test_pm_moe() -> None:
 
 
 @pytest.mark.parametrize(
+    ("table", "method", "named"),
+    [
+        ("pfedmoap/table-8-domainnet10", "pfedmoap", {"pool", "gate", "optimiser", "fp16"}),
+        ("pfedmoap/table-1-dtd", "coop", {"optimiser", "fp16"}),
+        ("fedpgp/table-1-dtd", "promptfl", {"optimiser", "client"}),
+        ("trip/table-4-domainnet", "trip", {"fp16", "captions"}),
+        ("pm-moe/table-3-ag_news", "pm_moe", {"test", "gate"}),
+    ],
+)
+def test_what_is_left_out_is_said(table: str, method: str, named: set[str]) -> None:
+    plain = load_config(Path("papers") / table, (f"method.name={method}",)).remarks
+    said = " ".join(set(load(table, method=method).remarks) - set(plain))
+    assert said.startswith("--reference leaves out")
+    assert {word for word in ("pool", "gate", "optimiser", "fp16", *named) if word in said} == named
+    assert not any("--reference" in text for text in plain)
+
+
+@pytest.mark.parametrize(
     ("config", "method", "sentence"),
     [
         ("papers/trip/table-1-pacs", "coop", "trip/table-1 has no published settings of 'coop'; "),
@@ -128,6 +147,9 @@ def sotto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 def test_the_commands(sotto: Sotto) -> None:
     shown = sotto("configs", "papers/trip/table-1-pacs", "--reference", "--json").document
     assert (shown["name"], shown["method"]["experts"]) == ("trip-table-1-pacs-published", 8)
+    text = sotto("configs", "papers/trip/table-1-pacs", "--reference").out
+    assert "(trip): 67 captions" in text
+    assert yaml.safe_load(text) == shown
     for command in ("run", "configs"):
         refused = sotto(command, "--reference")
         assert refused.code == 2 and refused.err.startswith("error: --reference: ")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from methods import BUILT_IN_METHODS
 from platform.data.catalogue import dataset_info
+from platform.results.sweeping.tables import OURS
 from tests.papers import _pm_moe
 from tests.papers._page import Command, commands, optimiser, tables
 from tests.papers._published import TABLES
@@ -46,7 +48,7 @@ def test_exceptions_hold_for_their_method_only():
 # Averages that the papers print otherwise than their own columns give; the page says so.
 MISPRINTS = {
     *(("Caltech", "91.92 ± 4.19"), ("Painting", "80.80 ± 11.67")),
-    *(("`swad`", "90.44"), ("`swad`", "79.31"), ("`doprompt`", "89.91")),
+    *(("`swad`", "90.44"), ("`swad`", "79.31"), ("`doprompt` ‡", "89.91")),
 }
 
 
@@ -80,3 +82,23 @@ def test_trips_baselines_train_as_their_code_does(table: int):
     assert (runs["fedclip"].training.betas, runs["fedclip"].training.eps) == ((0.9, 0.98), 1e-6)
     for name in ("fedclip", "fedapt"):
         assert runs[name].method.options["weighting"] == "uniform"
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("doprompt", "image tower"),
+        ("elcfs", "single images"),
+        ("fedpcl", "not at hand"),
+        ("fedpr", "Swin"),
+        ("pfedpg", "leaves open"),
+    ],
+)
+def test_a_reading_of_ours_says_why_and_is_marked(method: str, why: str):
+    """One sentence, which follows a colon below a table."""
+    reading = BUILT_IN_METHODS.reading(method)
+    assert reading is not None and why in reading
+    assert not reading.endswith(".") and ". " not in reading
+    for _, rows in tables():
+        named = [row[0] for row in rows if row[0].startswith(f"`{method}`")]
+        assert all(OURS in name for name in named)

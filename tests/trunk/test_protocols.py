@@ -65,6 +65,18 @@ def test_what_runs_report_by_protocol(to_novel, left_out, plain_run):
     assert to_novel.summary["rounds"][-1]["accuracy"] == to_novel.summary["final"]["accuracy"]
 
 
+@pytest.mark.parametrize("method", ["swad", "doprompt"])
+def test_one_party_with_all_domains_is_measured_on_the_held_out_one(storage: Storage, method: str):
+    """Both refusals are gone, and the held-out domain is none that the method knows."""
+    small = f"method={{name: {method}, network: clip, lora_rank: 1}}"
+    one = ("task.clients=1", "cohort.minimum=1", "cohort.size=null", "training.local_steps=1")
+    run = storage.run(*SHORT, *LEFT_OUT, small, *one)
+    protocol = run.summary["final"]["protocol"]
+    assert protocol["name"] == "leave_one_domain_out" and protocol["target"]["std"] == 0.0
+    with opened(storage.reopen(run.run_id)) as simulation:
+        assert simulation.run.terms.method.task.domains == ("real", "clipart")
+
+
 def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
     """All clients are alike, so base and novel are plain CLIP on half of the classes each."""
     run = storage.run(NONE, "method.name=zero_shot", "rounds=1", NO_MASKS, *TO_NOVEL)

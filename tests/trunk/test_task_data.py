@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
+from platform.experiment.dealing import records_of
 from platform.results.sweeping.grid import identity
 from tests.trunk._networks import PIXELS
 from tests.trunk._runs import NONE, Storage, opened
@@ -17,6 +20,7 @@ THREE = ("task.domains=[real, sketch, clipart]", "task.partition.kind=domain", "
 SPLIT = ("task.domains=[real, sketch]", "task.partition.kind=domain_dirichlet", "task.shots=6")
 LEAVING = "evaluation.protocol=leave_one_domain_out"
 LEFT_OUT = (*THREE, LEAVING, "task.held_out_domain=sketch", "task.test_per_class=9")
+ONE_IS_ENOUGH = "cohort.minimum=1"
 TO_NOVEL = (
     *("evaluation.protocol=base_to_novel", "task.domains=[real]", "task.shots=2"),
     "task.test_per_class=3",
@@ -41,6 +45,23 @@ def test_each_client_holds_one_domain():
         for domain, rows in enumerate(held(data, part)):
             assert set(split.domains[rows]) == {domain}
             assert np.bincount(split.labels[rows]).tolist() == [each] * 20
+
+
+def test_one_client_holds_the_images_of_all_clients_and_meets_the_same_target():
+    """Image by image what two clients have together, validation images as well."""
+    more = (*LEFT_OUT, "task.validation_share=0.3")
+    apart, pooled = load(*more, "task.clients=2"), load(*more, "task.clients=1", ONE_IS_ENOUGH)
+    (one,) = pooled.clients
+    for part in ("train", "test", "validation"):
+        together = np.concatenate(held(apart, part))
+        assert len(together) and sorted(getattr(one, part)) == sorted(together)
+    assert set(pooled.dataset.train.domains[one.train]) == {0, 2}
+    assert pooled.common["target"].rows.tolist() == apart.common["target"].rows.tolist()
+    named = [
+        records_of(parse_config(MINIMAL, (*more, ONE_IS_ENOUGH)), data) for data in (apart, pooled)
+    ]
+    assert [list(names) for names in named] == [["real", "clipart"], ["0"]]
+    assert sum(named[0].values(), Counter()) == named[1]["0"]
 
 
 def test_the_target_is_all_test_images_of_the_held_out_domain():
