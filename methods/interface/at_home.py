@@ -80,7 +80,7 @@ class AtHome(OverMethod):
         features, labels = data.arrays[FEATURES].astype(np.float64), data.arrays["labels"]
         members = labels[:, None] == np.arange(len(self.classes))
         sums = members.T.astype(np.float64) @ features
-        chosen = "both" if self.head == "select" else self.head
+        chosen: Head = "both" if self.head == "select" else self.head
         if self.head == "select" and len(labels):
             held = members.any(axis=0)
             scores = np.full(members.shape, -np.inf)

@@ -374,9 +374,9 @@ class EvaluationConfig(Section):
     If false, `local` and `gain_over_local` in the summary are null.
     """
     at_home: Literal["shared", "own", "both", "select"] = "shared"
-    """Head of a client after the last release. `shared`: the method's. `own`: means of its own image
-    features for its own classes. `both`: the method says whether a class is one of these, the means
-    say which. `select`: what is right most often on its own images.
+    """Head of a client after the last release. `shared`: the method's. `own`: means of its own
+    image features for its own classes. `both`: the method says whether a class is one of these, the
+    means say which. `select`: what is right most often on its own images.
     """
     worth_of_sharing: bool = True
     """Whether Sotto repeats the run at the end with uploads of zeros, once with its noise and once
