@@ -8,8 +8,10 @@ of steps before it finds shapes at all. Both are thrown away afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from open_clip.model import CLIP
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks._pretraining_recipe import Descent, Progress, Recipe
+from benchmarks._pretraining_recipe import Descent, Progress, Recipe, Training
 from methods.clip import tiny
 from platform.data.shapes import CLASSES, DOMAINS, Stream, draw_with_distance
 
@@ -110,29 +112,67 @@ def image_loss(logits: Tensor, outlines: Tensor, styles: Tensor, style_weight: f
 
 def fit_images(recipe: Recipe, model: CLIP, progress: Progress | None) -> None:
     """Train the image tower and the logit scale."""
-    visual = model.visual
     patch = tiny.CONFIG["vision"]["patch_size"]
-    number, width = len(CLASSES) * (1 + len(recipe.domains)), tiny.CONFIG["embed_dim"]
-    generator = torch.Generator().manual_seed(recipe.seed)
-    directions = nn.Parameter(torch.randn((number, width), generator=generator) * width**-0.5)
+
+    def steps() -> Iterator[Step]:
+        for batch in batches(recipe):
+            outlines, styles = map(torch.from_numpy, (batch.outlines, batch.styles))
+            told = partial(
+                image_loss, outlines=outlines, styles=styles, style_weight=recipe.style_weight
+            )
+            yield Step(pixels(batch.images), covered(batch.distances, patch), told)
+
+    number = len(CLASSES) * (1 + len(recipe.domains))
+    fit_image_tower(recipe, model, number, steps=steps(), progress=progress)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the image tower sees.
+
+    Attributes:
+        images: In the model's format, (n, 3, S, S).
+        covered: The share of each pixel that the shape covers, (n, patches, patch^2).
+        told: The loss of the logits (n, directions).
+    """
+
+    images: Tensor
+    covered: Tensor
+    told: Callable[[Tensor], Tensor]
+
+
+def fit_image_tower(
+    training: Training,
+    model: CLIP,
+    directions: int,
+    *,
+    steps: Iterator[Step],
+    progress: Progress | None,
+) -> Tensor:
+    """Train the image tower and the logit scale against directions in place of captions.
+
+    Returns:
+        The directions (directions, width), which are of no more use than to measure the tower.
+    """
+    visual = model.visual
+    patch, width = tiny.CONFIG["vision"]["patch_size"], tiny.CONFIG["embed_dim"]
+    generator = torch.Generator().manual_seed(training.seed)
+    rows = nn.Parameter(torch.randn((directions, width), generator=generator) * width**-0.5)
     mask = nn.Parameter(torch.zeros((tiny.CONFIG["vision"]["width"], patch * patch)))
     inside = {id(p) for p in visual.transformer.parameters()}
     others = [p for p in visual.parameters() if p.requires_grad and id(p) not in inside]
-    others += [directions, mask, model.logit_scale]
-    descent = Descent(recipe, recipe.steps, blocks=visual.transformer, others=others)
+    others += [rows, mask, model.logit_scale]
+    descent = Descent(training, training.steps, blocks=visual.transformer, others=others)
     visual.output_tokens = True
-    for step, batch in enumerate(batches(recipe)):
-        pooled, tokens = visual(pixels(batch.images))
+    for number, step in enumerate(islice(steps, training.steps), start=1):
+        pooled, tokens = visual(step.images)
         image = functional.normalize(pooled, dim=-1)
-        logits = model.logit_scale.exp() * image @ functional.normalize(directions, dim=-1).T
-        outlines, styles = map(torch.from_numpy, (batch.outlines, batch.styles))
-        told = image_loss(logits, outlines, styles, recipe.style_weight)
-        seen = functional.binary_cross_entropy_with_logits(
-            tokens @ mask, covered(batch.distances, patch)
-        )
-        descent.step(told + recipe.mask_weight * seen)
+        told = step.told(model.logit_scale.exp() * image @ functional.normalize(rows, dim=-1).T)
+        seen = functional.binary_cross_entropy_with_logits(tokens @ mask, step.covered)
+        descent.step(told + training.mask_weight * seen)
         with torch.no_grad():
             model.logit_scale.clamp_(max=float(np.log(100)))
-        if progress and (step + 1) % 25 == 0:
-            progress(f"image step {step + 1}/{recipe.steps}  loss {told.item():.3f}")
+        if progress and number % 25 == 0:
+            progress(f"image step {number}/{training.steps}  loss {told.item():.3f}")
     visual.output_tokens = False
+    return functional.normalize(rows.detach(), dim=-1)

@@ -26,31 +26,19 @@ DOMAIN_WORDS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Everything that decides the trained weights, except the version of torch.
+class Training:
+    """What decides trained weights besides the images, except the version of torch.
 
     Attributes:
         seed: Seed of weights, images and batches.
         steps: Steps of the image tower.
-        batch_size: Images per step, a multiple of the number of styles.
+        batch_size: Images per step.
         learning_rate: Peak of AdamW's learning rate: linear warm-up, then a cosine to zero.
         matrix_rate: Peak of Muon's, which trains the blocks' matrices, scaled to AdamW's size.
         warmup_steps: Length of the warm-up.
         gradient_norm: Largest norm of one step's gradient.
         weight_decay: Weight decay of matrices; vectors and token rows have none.
         mask_weight: Weight of the loss that tells from each patch which pixels the shape covers.
-        style_weight: Weight of the loss that tells style and class together.
-        easy_steps: Number of first steps that see `easy_domain` only.
-        domains: Styles in training.
-        easy_domain: The style of the first steps.
-        text_steps: Steps of the text tower.
-        text_images: Images of each class in each style for the text tower.
-        text_batch: How many of these images each step uses.
-        collections: Contexts of names per step, each with its own meanings.
-        collection_weight: Weight of the loss that distinguishes names in contexts.
-        style_period: The text tower sees the styles' names once in this number of steps.
-        templates: Captions that fit any style.
-        domain_template: The caption that names the style.
         threads: Threads of torch; they change the order of sums, and so the last bits.
     """
 
@@ -63,6 +51,34 @@ class Recipe:
     gradient_norm: float = 1.0
     weight_decay: float = 0.05
     mask_weight: float = 3.0
+    threads: int = 2
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the recipe's fields in hexadecimal."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Recipe(Training):
+    """The recipe of `sotto-tiny`; the batch size is a multiple of the number of styles.
+
+    Attributes:
+        style_weight: Weight of the loss that tells style and class together.
+        easy_steps: Number of first steps that see `easy_domain` only.
+        domains: Styles in training.
+        easy_domain: The style of the first steps.
+        text_steps: Steps of the text tower.
+        text_images: Images of each class in each style for the text tower.
+        text_batch: How many of these images each step uses.
+        collections: Contexts of names per step, each with its own meanings.
+        collection_weight: Weight of the loss that distinguishes names in contexts.
+        style_period: The text tower sees the styles' names once in this number of steps.
+        templates: Captions that fit any style.
+        domain_template: The caption that names the style.
+    """
+
     style_weight: float = 0.5
     easy_steps: int = 64
     domains: tuple[str, ...] = ("real", "clipart", "painting", "sketch")
@@ -81,20 +97,13 @@ class Recipe:
         "one of many pictures that show a {}.",
     )
     domain_template: str = "a {} of a {}."
-    threads: int = 2
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the recipe's fields in hexadecimal."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Descent:
     """Muon on the matrices of transformer blocks (Jordan et al. 2024), AdamW on all the rest."""
 
     def __init__(
-        self, recipe: Recipe, steps: int, *, blocks: nn.Module, others: Iterable[Tensor]
+        self, recipe: Training, steps: int, *, blocks: nn.Module, others: Iterable[Tensor]
     ) -> None:
         """Set up both optimisers.
 
