@@ -52,7 +52,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock nvflare flower demo test test-slow bench-smallest test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow bench-smallest test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain glyphs machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -179,8 +179,12 @@ federation: $(STAMP) $(if $(filter nvflare,$(ENGINE)),$(FLARE_STAMP)) $(if $(fil
 tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an hour or more)
 	$(BIN)/python benchmarks/tradeoff.py
 
-pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, minutes)
+pretrain: $(STAMP)  ## Train the tiny CLIP of drawn outlines (CPU, minutes)
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
+
+# Unpack the packages of benchmarks/glyphs.txt with `apt-get download` and `dpkg-deb -x`.
+glyphs: $(STAMP)  ## Train the tiny CLIP of printed characters (FONTS=DIR, a folder for each family; 40 minutes)
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.glyphs $(FONTS)
 
 machine: $(MACHINE)/ready  ## Make the bare machine that docs/deploy.md is followed on (root, debootstrap)
 

@@ -40,7 +40,7 @@ HELD_OUT: Final = (
     *("fonts-open-sans", "fonts-tuffy"),
 )
 """Families to measure on."""
-WEIGHTS: Final = tiny.WEIGHTS.with_name("sotto-glyphs.safetensors")
+WEIGHTS: Final = tiny.SHIPPED[tiny.GLYPHS]
 VALUES: Final = 3
 """Words of each kind of attribute."""
 

@@ -195,7 +195,7 @@ def clip(name: str, weights: str | Path | None = None) -> dict[str, Any]:
     """Return the keys of a configuration that name a CLIP model of open_clip.
 
     Args:
-        name: The architecture, such as `ViT-B-16`; `sotto-tiny` is the one that ships.
+        name: The architecture, such as `ViT-B-16`; `sotto-tiny` and `sotto-glyphs` ship.
         weights: Name of published weights, which must be in the hub's cache already, or a file.
     """
     keys: dict[str, Any] = {"task.model.name": name}

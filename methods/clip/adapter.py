@@ -68,8 +68,8 @@ def require_known(name: str, pretrained: str | None) -> None:
     """
     if name not in open_clip.list_models():
         raise BackboneError(
-            f"task.model.name is {name!r}; valid is {tiny.NAME!r}, 'local-dir:FOLDER' or one of "
-            "open_clip's models, e.g. 'ViT-B-16-quickgelu' (open_clip.list_models() lists them)."
+            f"task.model.name is {name!r}; valid is {', '.join(tiny.SHIPPED)}, 'local-dir:FOLDER' "
+            "or one of open_clip's models, such as 'ViT-B-16-quickgelu'."
         )
     tags = open_clip.list_pretrained_tags_by_model(name)
     if not pretrained or (pretrained not in tags and not os.path.isfile(pretrained)):
@@ -90,16 +90,16 @@ def require_known(name: str, pretrained: str | None) -> None:
 
 def is_listed(name: str, pretrained: str | None) -> bool:
     """Return whether name and tag identify a model: a listed name, not a path or an address."""
-    if name == tiny.NAME:
-        return pretrained in (None, "", tiny.NAME)
+    if name in tiny.SHIPPED:
+        return pretrained in (None, "", name)
     return name in open_clip.list_models() and (
         pretrained in open_clip.list_pretrained_tags_by_model(name)
     )
 
 
 def is_taken(name: str) -> bool:
-    """Return whether a name is that of the shipped model or of one of open_clip's."""
-    return name == tiny.NAME or name in open_clip.list_models()
+    """Return whether a name is that of a shipped model or of one of open_clip's."""
+    return name in tiny.SHIPPED or name in open_clip.list_models()
 
 
 @dataclass(frozen=True)
@@ -320,8 +320,9 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     """Load a CLIP model and freeze it.
 
     Args:
-        name: "sotto-tiny", which ships with the package, or a model of open_clip: a built-in name
-            such as "ViT-B-16", or "local-dir:FOLDER" holding open_clip_config.json and weights.
+        name: "sotto-tiny" or "sotto-glyphs", which ship with the package, or a model of open_clip:
+            a built-in name such as "ViT-B-16", or "local-dir:FOLDER" holding
+            open_clip_config.json and weights.
         pretrained: For built-in names one of open_clip's tags, or the path of a local checkpoint
             (safetensors, or a torch file, of which only tensors are read). Without a local copy,
             open_clip's loader fetches a tag. None where the name alone identifies the model.
@@ -331,7 +332,9 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
         BackboneError: The name, tag, file or device does not exist or does not fit.
     """
     target = device_of(device)
-    model, tokenizer = _tiny_model(pretrained) if name == tiny.NAME else _any(name, pretrained)
+    model, tokenizer = (
+        _shipped(name, pretrained) if name in tiny.SHIPPED else _any(name, pretrained)
+    )
     model = model.eval().requires_grad_(False).float().to(target)
     preprocess = PreprocessCfg(**open_clip.get_model_preprocess_cfg(model))
     settings = json.dumps(preprocess.__dict__, sort_keys=True)
@@ -353,13 +356,13 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     )
 
 
-def _tiny_model(pretrained: str | None) -> tuple[nn.Module, Any]:
-    if pretrained not in (None, "", tiny.NAME):
+def _shipped(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
+    if pretrained not in (None, "", name):
         raise BackboneError(
-            f"task.model.pretrained: {pretrained!r} means nothing, as {tiny.NAME} brings its own "
+            f"task.model.pretrained: {pretrained!r} means nothing, as {name} brings its own "
             "weights; valid: null."
         )
-    return tiny.load(), tiny.tokenizer()
+    return tiny.load(tiny.SHIPPED[name]), tiny.tokenizer()
 
 
 def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:

@@ -1,4 +1,6 @@
-"""The tiny CLIP that ships with the package: its architecture and its file format.
+"""The two tiny CLIPs that ship with the package: their architecture and their file format.
+
+`sotto-tiny` has seen drawn outlines, `sotto-glyphs` printed characters.
 
 It is a CLIP (Radford et al. 2021, "Learning Transferable Visual Models From Natural Language
 Supervision") of open_clip's own classes: a ViT image tower, a causal text transformer, GELU. The
@@ -25,7 +27,11 @@ from safetensors.torch import save as serialise
 from methods.errors import BackboneError
 
 NAME: Final = "sotto-tiny"
-WEIGHTS: Final = Path(__file__).parent / "weights" / f"{NAME}.safetensors"
+GLYPHS: Final = "sotto-glyphs"
+SHIPPED: Final[Mapping[str, Path]] = {
+    name: Path(__file__).parent / "weights" / f"{name}.safetensors" for name in (NAME, GLYPHS)
+}
+WEIGHTS: Final = SHIPPED[NAME]
 FORMAT: Final = "sotto-tiny/1"
 
 CONFIG: Final[Mapping[str, Any]] = {
@@ -117,8 +123,8 @@ def load(path: Path = WEIGHTS) -> CLIP:
 def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     if not path.is_file():
         raise BackboneError(
-            f"The weights of model.name {NAME!r} are missing: {path.name} is not in the package's "
-            "weights folder; 'make pretrain' writes it."
+            f"The weights of model.name {path.stem!r} are missing: {path.name} is not in the "
+            "package's weights folder; 'make pretrain' writes it."
         )
     try:
         with safe_open(path, framework="pt") as file:

@@ -102,9 +102,9 @@ class ModelConfig(Section):
     """The frozen CLIP: an open_clip model name with a pretrained tag or a local checkpoint."""
 
     name: str = "sotto-tiny"
-    """`sotto-tiny`, the model that ships with Sotto, or the name of an open_clip model."""
+    """`sotto-tiny` or `sotto-glyphs`, which ship with Sotto, or the name of an open_clip model."""
     pretrained: str | None = None
-    """Tag of an open_clip model, or path of a local checkpoint. Null for `sotto-tiny`."""
+    """Tag of an open_clip model, or path of a local checkpoint. Null for a model that ships."""
 
 
 class PartitionConfig(Section):
