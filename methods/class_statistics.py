@@ -1,12 +1,13 @@
 """Class statistics: one noised sum of frozen features for each class, and a head without training.
 
-A client sends, for each class c, its count h_c and its sum s_c of image features x with |x| <= 1.
-The server adds them up and builds a linear head. Every published relative is an option of `head`:
+A client sends, for each class c, its sum s_c of image features x with |x| <= 1, and perhaps its
+count h_c. The server adds them up and builds a linear head. Each published relative is a `head`:
 
 - `fedncm`: w_c = s_c / |s_c| (Legate et al. 2023, "Guiding the Last Layer in Federated Learning
   with Pre-Trained Models", NeurIPS, arXiv 2306.03937);
-- `ss_text`: w_c = t_c + `mean_weight` C s_c / sum(h), with text features t_c (SS-Text, arXiv
-  2506.17500, which is for one client and has the factor 100 / n);
+- `ss_text`: w_c = s_c / |s_c| + `text_weight` t_c, with text features t_c (after SS-Text, arXiv
+  2506.17500, which is for one client and adds 100 h_c s_c / n to t_c; under noise lengths say
+  little, so each mean has length one);
 - `fed3r`: w = (G + lambda I)^-1 s, ridge regression on one-hot labels, G = sum of x x^T (Fanì et
   al. 2024, "Accelerating Heterogeneous Federated Learning with Closed-form Classifiers", ICML,
   arXiv 2406.01116);
@@ -19,7 +20,8 @@ its length is that of G. DPPL-Mean (arXiv 2406.08039) is refused: it charges eac
 and takes n_c as public; a client with several classes would be in several releases and pay for one.
 
 Counts and sums lie in cones, h_c >= |s_c|, so replacing a client moves them by sqrt(2) C and not by
-2 C (ADR 31). With G there is no such promise, as rounding may leave the positive matrices.
+2 C (ADR 31). But counts take their part of the norm C: where features vary, sums alone at 2 C tell
+more. With G there is no such promise, as rounding may leave the positive matrices.
 
 `centre: text` subtracts the mean text feature, which is public, from every image feature, and
 `directions: k` keeps the k public directions in which the text features of the task's classes vary
@@ -64,9 +66,9 @@ _LEAST: Final = 0.1
 """A class is taken to have at least this share of an even share of all images."""
 
 VARIANTS = (
-    {"head": "fedncm", "counts": False},
+    {"head": "fedncm", "counts": True},
     {"head": "fed3r", "directions": 2},
-    {"head": "fedcgs", "centre": "text"},
+    {"head": "fedcgs", "counts": True, "centre": "text"},
 )
 
 
@@ -76,21 +78,21 @@ class Config:
 
     Attributes:
         head: What the server builds.
-        counts: Whether clients send counts, which `ss_text` and `fedcgs` need.
+        counts: Whether clients send counts, which `fedcgs` needs.
         centre: What is subtracted from image features.
         directions: Number of public directions that are kept; None for the whole feature.
         feature_norm: Length to which an image feature is cut, after centre and directions.
-        mean_weight: How much a class's mean weighs beside its text.
+        text_weight: How much a class's text weighs beside its mean.
         ridge: lambda, or what is added to V, over the mean eigenvalue.
         template: Caption with `{}` where the class name goes.
     """
 
     head: Literal["fedncm", "ss_text", "fed3r", "fedcgs", "dppl_mean"] = "ss_text"
-    counts: bool = True
+    counts: bool = False
     centre: Literal["none", "text"] = "none"
     directions: Annotated[int, Ge(1), Le(4096)] | None = None
     feature_norm: Annotated[float, Gt(0.0), Le(1.0)] = 1.0
-    mean_weight: Annotated[float, Gt(0.0), Le(1e6), CountsWith("head", ("ss_text",))] = 10.0
+    text_weight: Annotated[float, Ge(0.0), Le(1e6), CountsWith("head", ("ss_text",))] = 0.25
     ridge: Annotated[float, Gt(0.0), Le(1e6), CountsWith("head", _WITH_MOMENTS)] = 0.1
     template: str = "a photo of a {}."
 
@@ -205,12 +207,12 @@ class ClassStatistics(MethodDefaults):
         sums = total[SUMS][:, 1:] if self.config.counts else total[SUMS]
         counts = total[SUMS][:, 0] if self.config.counts else np.zeros(classes)
         weight, bias, number = text, np.zeros(classes), float(counts.sum())
-        if not sums.any() or (self.config.counts and number <= 0.0):
+        if not sums.any() or (self.config.head == "fedcgs" and number <= 0.0):
             return _single(weight, bias)
-        if self.config.head == "fedncm":
+        if self.config.head in ("fedncm", "ss_text"):
             weight = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-30)
-        elif self.config.head == "ss_text":
-            weight = text + self.config.mean_weight * classes / number * sums
+            if self.config.head == "ss_text":
+                weight = weight + self.config.text_weight * text
         elif self.config.head == "fed3r":
             weight = _RIDGE_SCALE * self.solved(_square(total[MOMENTS]), sums)
         else:
@@ -269,8 +271,8 @@ def build(config: Config, task: m.Task) -> m.Method:
             "method.head: dppl_mean charges each class on its own and takes its count as public, "
             "so a client with several classes would pay for one; valid: fedncm"
         )
-    if not config.counts and config.head in ("ss_text", "fedcgs"):
-        raise MethodError(f"method.counts: {config.head} divides by counts; valid: true")
+    if not config.counts and config.head == "fedcgs":
+        raise MethodError("method.counts: fedcgs divides by counts; valid: true")
     captions = Captions(require_backbone(task), config.template)
     captions.require_room(task.classes)
     width = min(len(task.classes) - 1, captions.backbone.embed_dim)

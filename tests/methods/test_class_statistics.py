@@ -64,13 +64,13 @@ def drawn(clients=5, width=4, classes=3, seed=0):
 
 
 def test_counts_and_sums_by_hand():
-    method = statistics()
+    method = statistics(counts=True)
     # Two of the first class, one of the third, whose length 2 is cut to 1.
     data = client([[0.6, 0.8], [0.0, -0.5], [0.0, 2.0]], [0, 0, 2])
     np.testing.assert_allclose(sent(method, data)[SUMS], [[2, 0.6, 0.3], [0, 0, 0], [1, 0, 1]])
     assert method.shared_spec()[SUMS].cone == 3
     # The mean text feature is (0, 1/3); less it, the lengths are at most one.
-    centred = sent(statistics(centre="text"), data)[SUMS]
+    centred = sent(statistics(counts=True, centre="text"), data)[SUMS]
     np.testing.assert_allclose(centred[0], [2, 0.6, 0.8 - 1 / 3 - 0.5 - 1 / 3], atol=1e-6)
 
 
@@ -79,13 +79,14 @@ def test_a_triangle_is_as_long_as_its_matrix():
     method = statistics(text=np.eye(3, 4), head="fed3r")
     update, rows = sent(method, found[0]), found[0].arrays["features"].astype(float)
     assert np.linalg.norm(update[MOMENTS]) == pytest.approx(np.linalg.norm(rows.T @ rows))
-    assert all(tensor.cone is None for tensor in method.shared_spec().values())
+    for spec in (method.shared_spec(), statistics().shared_spec()):
+        assert all(tensor.cone is None for tensor in spec.values())
 
 
 @pytest.mark.parametrize("head", ["fedncm", "ss_text", "fed3r", "fedcgs"])
 def test_it_does_not_matter_how_images_lie_with_clients(head):
     found, pooled = drawn()
-    method = statistics(text=np.eye(3, 4), head=head)
+    method = statistics(text=np.eye(3, 4), head=head, counts=head == "fedcgs")
     view = [ClientView(method.broadcast(head_of(method, *c))) for c in (found, [pooled])]
     images = pooled.arrays
     apart, together = (method.predict(one, images, NAMES) for one in view)
@@ -93,10 +94,10 @@ def test_it_does_not_matter_how_images_lie_with_clients(head):
 
 
 def test_ss_text_by_hand():
-    method = statistics(mean_weight=2.0)
-    state = head_of(method, client([[0.6, 0.8], [0.0, 0.5]], [0, 1]))
-    # N = 2, C = 3: w = t + 2 * 3 / 2 * s.
-    np.testing.assert_allclose(state["weight"], [[2.8, 2.4], [0, 2.5], [-1, 0]], atol=1e-6)
+    method = statistics(text_weight=0.5)
+    state = head_of(method, client([[0.3, 0.4], [0.0, 0.5]], [0, 1]))
+    # Means of length one, (0.6, 0.8) and (0, 1), and half of each text.
+    np.testing.assert_allclose(state["weight"], [[1.1, 0.8], [0, 1.5], [-0.5, 0]], atol=1e-6)
     # Before any statistics it is CLIP: ten times the cosine.
     start = ClientView(method.broadcast(method.init_server(rng())))
     scores = method.predict(start, {"features": np.array([[0.6, 0.8]], np.float32)}, NAMES[::-1])
@@ -115,7 +116,7 @@ def test_fed3r_is_ridge_regression_on_all_images():
 
 def test_fedcgs_is_linear_discriminant_analysis_of_all_images():
     found, pooled = drawn(clients=8)
-    method = statistics(text=np.eye(3, 4), head="fedcgs", ridge=1e-9)
+    method = statistics(text=np.eye(3, 4), head="fedcgs", counts=True, ridge=1e-9)
     state = head_of(method, *found)
     rows, labels = pooled.arrays["features"].astype(float), pooled.arrays["labels"]
     expected = LinearDiscriminantAnalysis(solver="lsqr").fit(rows, labels)
@@ -125,12 +126,12 @@ def test_fedcgs_is_linear_discriminant_analysis_of_all_images():
 
 def test_a_noised_matrix_that_is_not_positive_still_gives_a_head():
     method = statistics(text=np.eye(3, 4), head="fed3r", ridge=0.1)
-    noised = {SUMS: rng(1).normal(size=(3, 5)), MOMENTS: rng(2).normal(size=10)}
+    noised = {SUMS: rng(1).normal(size=(3, 4)), MOMENTS: rng(2).normal(size=10)}
     state = method.server_update(method.init_server(rng()), mean_of(noised), (), rng())
     assert np.isfinite(state["weight"]).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"counts": False, "head": "fedncm"}, {"head": "fed3r"}])
+@pytest.mark.parametrize("options", [{}, {"counts": True, "head": "fedncm"}, {"head": "fed3r"}])
 def test_noised_steps_make_the_same_sums(options):
     """One step of SGD with rate 0.5 on all n images moves by 0.5 / n of the sums."""
     (data,), _ = drawn(1)

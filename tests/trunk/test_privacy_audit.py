@@ -88,7 +88,7 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
 
 
 CONES = {
-    "class_statistics": ("method.name=class_statistics",),
+    "class_statistics": ("method.name=class_statistics", "method.counts=true"),
     "word_table": ("method.name=word_table",),
     "groups": (
         *("method.name=word_table", "pool.kind=groups", "pool.experts=2"),
