@@ -1,0 +1,228 @@
+"""Federations on handwriting, on a backbone that has seen print alone, beside a client alone.
+
+    python benchmarks/handwriting.py --stage tuning     # on handwriting_tuning, seeds 100 and 101
+    python benchmarks/handwriting.py --stage alone      # every arm of alone.py, on the final seeds
+    python benchmarks/handwriting.py --stage final      # the tuned settings, on the final seeds
+    python benchmarks/handwriting.py                    # the page, and the cells of `sotto advise`
+
+Each stage continues where it stopped. The frozen test images are the same for all seeds; tuning
+sees neither these nor the final seeds. All sides have the same clients with the same images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import alone
+from _grid import (
+    Row,
+    key_of,
+    one_of_each,
+    read_rows,
+    run_missing,
+    shared_folder,
+    summarise_run,
+    workers,
+    write_rows,
+)
+from _handwriting_page import cells, page
+from _sizes import RESULTS, ROOT, SMALLEST, place, sized
+
+CONFIG = "handwriting"
+KEY = ("stage", "domain", "kind", "way", "setting", "epsilon", "seed")
+OUTPUT = RESULTS / "handwriting.csv"
+ALONE = RESULTS / "handwriting-alone.csv"
+ALONE_KEY = ("domain", "kind", "seed", "arm")
+CELLS = place(ROOT / "platform" / "results" / "measured.csv")
+TUNING_SEEDS = (100, 101)
+TUNED_AT = 4.0
+MEASURED = sized(20, 2)
+EPSILONS = (8.0, 4.0, 2.0)
+SIZES: Mapping[str, tuple[int, int]] = {"mnist": (240, 220), "digits": (80, 70)}
+"""Clients of each domain; in tuning fewer, as its test images come out of the pool."""
+
+KINDS: Mapping[str, Sequence[str]] = {
+    "iid": (),
+    "two classes": (
+        *("task.partition.kind=pathological", "task.partition.images_per_client=null"),
+        *("task.partition.classes_per_client=2", "task.shots=8"),
+    ),
+    "four hands": ("task.senses=clients",),
+}
+STATISTICS = ("method.name=class_statistics", "rounds=1", "privacy.clipping_norm=1.0")
+PROMPT = (
+    *("method.name=promptfl", "method.context_tokens=4", "rounds=5", "evaluation.every=5"),
+    "training.local_steps=2",
+)
+WORDS = "method.context_init=a photo of a"
+WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
+    "class statistics": {
+        "text 0.1": (*STATISTICS, "method.text_weight=0.1"),
+        "text 0.25": (*STATISTICS, "method.text_weight=0.25"),
+        "text 0.5": (*STATISTICS, "method.text_weight=0.5"),
+        "FedNCM": (*STATISTICS, "method.head=fedncm"),
+        "text 0.25, counts": (*STATISTICS, "method.text_weight=0.25", "method.counts=true"),
+        "Fed3R": (*STATISTICS, "method.head=fed3r"),
+    },
+    "PromptFL": {
+        "words, 0.03, C 0.3": (
+            *(*PROMPT, WORDS, "training.learning_rate=0.03", "privacy.clipping_norm=0.3"),
+        ),
+        "words, 0.1, C 0.3": (
+            *(*PROMPT, WORDS, "training.learning_rate=0.1", "privacy.clipping_norm=0.3"),
+        ),
+        "words, 0.1, C 1": (
+            *(*PROMPT, WORDS, "training.learning_rate=0.1", "privacy.clipping_norm=1.0"),
+        ),
+        "words, 0.3, C 1": (
+            *(*PROMPT, WORDS, "training.learning_rate=0.3", "privacy.clipping_norm=1.0"),
+        ),
+        "words, 0.1, C 0.5, 64 directions": (
+            *(*PROMPT, WORDS, "training.learning_rate=0.1", "privacy.clipping_norm=0.5"),
+            *("privacy.subspace=text_jacobian", "privacy.rank=64"),
+        ),
+        "random tokens, 0.1, C 0.3": (
+            *(*PROMPT, "training.learning_rate=0.1", "privacy.clipping_norm=0.3"),
+        ),
+    },
+}
+"""Settings that tuning tries; each way has the same number."""
+HEADS: Mapping[str, Sequence[str]] = {
+    "class statistics": ("shared", "both", "select"),
+    "PromptFL": ("shared", "select"),
+}
+"""Heads of clients at home (`evaluation.at_home`) in the final runs."""
+
+
+def overrides(row: Row) -> list[str]:
+    """The overrides of a run, but for its way."""
+    is_tuning, domain = row["stage"] == "tuning", row["domain"]
+    found = [
+        *(f"seed={row['seed']}", *KINDS[row["kind"]]),
+        f"task.dataset=handwriting{'_tuning' if is_tuning else ''}",
+        f"task.domains=[{domain}]",
+        f"task.clients={SIZES[domain][is_tuning]}",
+        f"evaluation.measured_clients={MEASURED}",
+        # The coordinator adds as much noise as clients would, in a tenth of the time.
+        *("privacy.mechanism=central_noise", "secure_aggregation.enabled=false"),
+        *("secure_aggregation.threshold=null", "secure_aggregation.corrupt=0"),
+        f"privacy.target_epsilon={row['epsilon']}",
+    ]
+    return (
+        [*found, f"task.test_per_class={40 if domain == 'mnist' else 20}"] if is_tuning else found
+    )
+
+
+def tuning() -> Iterator[Row]:
+    """Each setting of each way at epsilon 4, iid and with two classes."""
+    for seed in TUNING_SEEDS:
+        for kind in ("iid", "two classes"):
+            for way, settings in WAYS.items():
+                for setting in settings:
+                    yield _row("tuning", "mnist", kind, way, setting, TUNED_AT, seed)
+
+
+def chosen(rows: Sequence[Row]) -> Mapping[str, str]:
+    """The setting of each way with the best mean over the tuning runs."""
+    found = {}
+    for way, settings in WAYS.items():
+        means = {
+            setting: [float(r["all"]) for r in rows if (r["way"], r["setting"]) == (way, setting)]
+            for setting in settings
+        }
+        found[way] = max(means, key=lambda setting: statistics.fmean(means[setting] or [0.0]))
+    return found
+
+
+def finals(rows: Sequence[Row], seeds: Sequence[int], ways: Sequence[str]) -> Iterator[Row]:
+    """The chosen settings with every head, on fresh seeds."""
+    settings = chosen([row for row in rows if row["stage"] == "tuning"])
+    for seed in seeds:
+        for domain in SIZES:
+            for kind in KINDS:
+                for way in ways:
+                    for head in HEADS[way]:
+                        for epsilon in EPSILONS:
+                            named = f"{settings[way]}; {head}"
+                            yield _row("final", domain, kind, way, named, epsilon, seed)
+
+
+def _row(*values: object) -> Row:
+    return dict(zip(KEY, map(str, values), strict=True))
+
+
+def measure(row: Row, folder: str) -> Row:
+    """One run's numbers, in percent."""
+    setting, _, head = row["setting"].partition("; ")
+    more = [*WAYS[row["way"]][setting], *([f"evaluation.at_home={head}"] if head else [])]
+    fewer = sized([], ["task.clients=20"])
+    summary, seconds = summarise_run(CONFIG, [*overrides(row), *more, *fewer], folder)
+    final = summary["final"]
+    return {
+        **row,
+        "all": f"{100 * final['accuracy']['mean']:.2f}",
+        "own": f"{100 * final['protocol']['own']['mean']:.2f}",
+        "epsilon_peers": f"{final['epsilon']['peers']:.3f}",
+        "seconds": f"{seconds:.1f}",
+    }
+
+
+def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> None:
+    """Measure every arm that is missing; prompts of one client only with some seeds."""
+    rows = [] if SMALLEST else read_rows(ALONE)
+    known = {key_of(row, ALONE_KEY[:-1]) for row in rows}
+    settings = []
+    for seed in seeds:
+        for domain, (clients, _) in SIZES.items():
+            for kind in KINDS:
+                row = _row("final", domain, kind, "", "", 8.0, seed)
+                if key_of(row, ALONE_KEY[:-1]) not in known:
+                    fewer = sized([], ["task.clients=20"])
+                    common = ["evaluation.protocol=all_classes", *overrides(row), *fewer]
+                    settings.append(
+                        {
+                            **{"config": CONFIG, "kind": f"{domain}/{kind}", "seed": seed},
+                            **{"words": [], "coop": seed in prompts, "overrides": common},
+                            "clients": clients,
+                        }
+                    )
+    settings = sized(settings, settings[:1])
+    with shared_folder() as folder, workers(jobs) as pool:
+        for number, part in enumerate(pool.map(partial(alone.rows_of, folder=folder), settings), 1):
+            for row in part:
+                domain, _, kind = row["kind"].partition("/")
+                rows.append(
+                    {"domain": domain, "kind": kind, "seed": row["seed"], "arm": row["arm"]}
+                    | {name: row[name] for name in (*alone.SETS, "seconds")}
+                )
+            write_rows(ALONE, rows, ALONE_KEY)
+            print(f"alone {number}/{len(settings)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stage", choices=("tuning", "alone", "final", "page"), default="page")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
+    parser.add_argument("--ways", choices=WAYS, nargs="*", default=list(WAYS))
+    parser.add_argument("--prompts", type=int, nargs="*", default=[0, 1, 2], help="seeds of CoOp")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    if options.stage == "tuning" or SMALLEST:
+        wanted = sized(list(tuning()), one_of_each(list(tuning()), "way"))
+        run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
+    if options.stage == "alone" or SMALLEST:
+        measure_alone(sized(options.seeds, [0]), sized(options.prompts, []), options.jobs)
+    if options.stage == "final" or SMALLEST:
+        wanted = list(finals(read_rows(OUTPUT), options.seeds, options.ways))
+        wanted = sized(wanted, one_of_each(wanted, "way"))
+        run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
+    runs, alones = read_rows(OUTPUT), read_rows(ALONE)
+    OUTPUT.with_suffix(".md").write_text("\n".join(page(runs, alones)), encoding="utf-8")
+    write_rows(CELLS, cells(runs, alones), ("data", "domain", "kind", "epsilon", "way"))
+
+
+if __name__ == "__main__":
+    main()
