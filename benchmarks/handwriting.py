@@ -57,6 +57,7 @@ PROMPT = (
     *("method.name=promptfl", "method.context_tokens=4", "rounds=5", "evaluation.every=5"),
     "training.local_steps=2",
 )
+REFINED = (*STATISTICS[:1], "privacy.clipping_norm=1.0", "evaluation.every=20")
 WORDS = "method.context_init=a photo of a"
 WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "class statistics": {
@@ -66,6 +67,15 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
         "FedNCM": (*STATISTICS, "method.head=fedncm"),
         "text 0.25, counts": (*STATISTICS, "method.text_weight=0.25", "method.counts=true"),
         "Fed3R": (*STATISTICS, "method.head=fed3r"),
+    },
+    "refined head": {
+        f"{start}, {rounds} rounds, {rate}": (
+            *(*REFINED, f"rounds={rounds}", f"method.refine={rate}", f"method.start={start}"),
+        )
+        for start, rounds, rate in (
+            *(("statistics", 4, 1.0), ("statistics", 10, 1.0), ("statistics", 10, 2.0)),
+            *(("text", 10, 1.0), ("text", 10, 2.0), ("text", 20, 1.0)),
+        )
     },
     "PromptFL": {
         "words, 0.03, C 0.3": (
@@ -92,6 +102,7 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
 """Settings that tuning tries; each way has the same number."""
 HEADS: Mapping[str, Sequence[str]] = {
     "class statistics": ("shared", "both", "select"),
+    "refined head": ("shared", "select"),
     "PromptFL": ("shared", "select"),
 }
 """Heads of clients at home (`evaluation.at_home`) in the final runs."""

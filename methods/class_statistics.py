@@ -27,6 +27,11 @@ more. With G there is no such promise, as rounding may leave the positive matric
 `directions: k` keeps the k public directions in which the text features of the task's classes vary
 most. Both come before |x| is cut to `feature_norm`, so the bounds above hold.
 
+**Refinement.** With `refine`, all rounds but the first send the sums of *residuals* instead: image
+features times (one-hot label - softmax of `scale` x w), which is minus the gradient of the
+cross-entropy, and the server steps along their mean: federated SGD of the head (McMahan et al. 2017
+with one local step). `start: text` leaves the statistics out and refines from the text alone.
+
 Under `dp_sgd` the same sums are made of noised steps: the loss -<S, row of x> has minus the row as
 its gradient. Take SGD without momentum there, or the steps are no longer equal shares of the sum.
 """
@@ -44,6 +49,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from methods.errors import MethodError
 from methods.interface import method as m
@@ -58,6 +64,8 @@ MOMENTS: Final = "moments"
 """The upper triangle of the sum of x x^T, (k (k + 1) / 2,)."""
 WEIGHT: Final = "weight"
 BIAS: Final = "bias"
+REFINES: Final = "refines"
+"""1 where the next round sends residuals, else 0."""
 _DPPL: Final = "dppl_mean"
 _WITH_MOMENTS: Final = ("fed3r", "fedcgs")
 _RIDGE_SCALE: Final = 10.0
@@ -69,6 +77,7 @@ VARIANTS = (
     {"head": "fedncm", "counts": True},
     {"head": "fed3r", "directions": 2},
     {"head": "fedcgs", "counts": True, "centre": "text"},
+    {"refine": 1.0, "start": "text"},
 )
 
 
@@ -84,6 +93,9 @@ class Config:
         feature_norm: Length to which an image feature is cut, after centre and directions.
         text_weight: How much a class's text weighs beside its mean.
         ridge: lambda, or what is added to V, over the mean eigenvalue.
+        start: What the head is before it is refined.
+        refine: Rate of the server's steps along the mean of residuals; None to add up statistics.
+        scale: Inverse temperature of the softmax.
         template: Caption with `{}` where the class name goes.
     """
 
@@ -94,6 +106,9 @@ class Config:
     feature_norm: Annotated[float, Gt(0.0), Le(1.0)] = 1.0
     text_weight: Annotated[float, Ge(0.0), Le(1e6), CountsWith("head", ("ss_text",))] = 0.25
     ridge: Annotated[float, Gt(0.0), Le(1e6), CountsWith("head", _WITH_MOMENTS)] = 0.1
+    start: Annotated[Literal["statistics", "text"], CountsWith("refine")] = "statistics"
+    refine: Annotated[float, Gt(0.0), Le(1e6)] | None = None
+    scale: Annotated[float, Gt(0.0), Le(1e6), CountsWith("refine")] = 10.0
     template: str = "a photo of a {}."
 
 
@@ -145,21 +160,27 @@ class ClassStatistics(MethodDefaults):
     def init_server(self, rng: m.Rng) -> m.Arrays:
         """Return no statistics, and the head of the text alone."""
         nothing = {n: np.zeros(t.shape, np.float64) for n, t in self.shared_spec().items()}
-        return {**nothing, **self.head(nothing)}
+        return {**nothing, **self.head(nothing), **self.stage(0)}
+
+    def stage(self, rounds: int) -> m.Arrays:
+        """Return whether the round after so many sends residuals."""
+        refines = self.config.refine is not None and (rounds > 0 or self.config.start == "text")
+        return {REFINES: np.array(refines, np.int64)}
 
     def broadcast(self, state: m.Arrays, client: str | None = None) -> m.Arrays:
-        """Return the head."""
-        return {WEIGHT: state[WEIGHT], BIAS: state[BIAS]}
+        """Return the head, and what the round is for."""
+        return {name: state[name] for name in (WEIGHT, BIAS, REFINES)}
 
     def client_update(
         self, view: m.ClientView, data: m.Examples, trainer: m.Trainer, rng: m.Rng
     ) -> m.LocalResult:
         """Send the client's statistics; under `dp_sgd` those of noised steps."""
+        head = torch.tensor(view.broadcast[WEIGHT]) if view.broadcast[REFINES] else None
         if trainer.charged_steps is None:
-            return m.LocalResult(self.summed(data.arrays), None, {})
+            return m.LocalResult(self.summed(data.arrays, head), None, {})
         start = {n: np.zeros(t.shape, np.float32) for n, t in self.shared_spec().items()}
         trained = trainer.fit(
-            BatchObjective(self.minus_products),
+            BatchObjective(partial(self.losses, head=head)),
             start,
             data.arrays,
             groups=(m.ParameterGroup(tuple(start)),),
@@ -167,11 +188,13 @@ class ClassStatistics(MethodDefaults):
         )
         return m.LocalResult(dict(trained), None, {})
 
-    def summed(self, examples: m.Arrays) -> m.Arrays:
-        """Return the statistics of a client's examples."""
+    def summed(self, examples: m.Arrays, head: Tensor | None) -> m.Arrays:
+        """Return the statistics of a client's examples, or their residuals at a head (C, k)."""
         rows = self.rows(torch.tensor(examples["features"], dtype=torch.float64))
         labels = torch.tensor(examples["labels"])
         members = (labels[:, None] == torch.arange(len(self.classes))).double()
+        if head is not None:
+            members = members - functional.softmax(self.config.scale * rows @ head.double().T, 1)
         counted = torch.cat([torch.ones(len(rows), 1).double(), rows], 1)
         found = {SUMS: members.T @ (counted if self.config.counts else rows)}
         if self.config.head in _WITH_MOMENTS:
@@ -179,11 +202,19 @@ class ClassStatistics(MethodDefaults):
             found[MOMENTS] = (rows.T @ rows)[first, second] * scale
         return {name: array.float().numpy() for name, array in found.items()}
 
-    def minus_products(
-        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]
+    def losses(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], head: Tensor | None
     ) -> Tensor:
-        """Return minus the inner product of parameters and each example's own statistics, (B,)."""
-        rows, own = self.rows(batch["features"]), parameters[SUMS][batch["labels"]]
+        """Return losses (B,) whose gradients are minus each example's own statistics.
+
+        With a head (C, k), those of its residuals where parameters are zero.
+        """
+        rows = self.rows(batch["features"])
+        if head is not None:
+            logits = self.config.scale * rows @ (parameters[SUMS] + head.to(rows)).T
+            losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
+            return losses / self.config.scale
+        own = parameters[SUMS][batch["labels"]]
         found = (own[:, -rows.shape[1] :] * rows).sum(dim=1)
         if self.config.counts:
             found = found + own[:, 0]
@@ -197,9 +228,12 @@ class ClassStatistics(MethodDefaults):
     def server_update(
         self, state: m.Arrays, aggregate: m.Aggregate, pool: Sequence[m.Arrays], rng: m.Rng
     ) -> m.Arrays:
-        """Add the round's means to those of earlier rounds, and build the head anew."""
+        """Add the round's means to the earlier ones and build the head anew, or refine it."""
+        if state[REFINES] and self.config.refine is not None:
+            moved = state[WEIGHT] + self.config.refine * aggregate.values[SUMS]
+            return {**state, WEIGHT: moved.astype(np.float32)}
         total = {n: state[n] + aggregate.values[n] for n in self.shared_spec()}
-        return {**total, **self.head(total)}
+        return {**total, **self.head(total), **self.stage(1)}
 
     def head(self, total: m.Arrays) -> m.Arrays:
         """Return the head's rows (C, k) and biases (C,); without statistics, those of the text."""
@@ -273,6 +307,11 @@ def build(config: Config, task: m.Task) -> m.Method:
         )
     if not config.counts and config.head == "fedcgs":
         raise MethodError("method.counts: fedcgs divides by counts; valid: true")
+    if config.refine is not None and (config.counts or config.head in _WITH_MOMENTS):
+        raise MethodError(
+            "method.refine: residuals are sums without counts and moments; valid: null, or "
+            "method.counts: false and method.head: fedncm or ss_text"
+        )
     captions = Captions(require_backbone(task), config.template)
     captions.require_room(task.classes)
     width = min(len(task.classes) - 1, captions.backbone.embed_dim)

@@ -131,7 +131,10 @@ def test_a_noised_matrix_that_is_not_positive_still_gives_a_head():
     assert np.isfinite(state["weight"]).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"counts": True, "head": "fedncm"}, {"head": "fed3r"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"counts": True, "head": "fedncm"}, {"head": "fed3r"}, {"refine": 1.0, "start": "text"}],
+)
 def test_noised_steps_make_the_same_sums(options):
     """One step of SGD with rate 0.5 on all n images moves by 0.5 / n of the sums."""
     (data,), _ = drawn(1)
@@ -145,11 +148,39 @@ def test_noised_steps_make_the_same_sums(options):
         np.testing.assert_allclose(stepped[name] * 2 * data.num_examples, array, atol=1e-4)
 
 
+def test_residuals_are_minus_the_gradient_of_the_cross_entropy():
+    (data,), _ = drawn(1)
+    method = statistics(text=np.eye(3, 4), refine=0.5, start="text", scale=3.0)
+    state = method.init_server(rng())
+    head = torch.tensor(state["weight"], dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor(data.arrays["features"], dtype=torch.float64)
+    labels = torch.tensor(data.arrays["labels"])
+    loss = torch.nn.functional.cross_entropy(3.0 * rows @ head.T, labels, reduction="sum") / 3.0
+    loss.backward()
+    update = sent(method, data)
+    np.testing.assert_allclose(update[SUMS], -head.grad, atol=1e-6)
+    after = method.server_update(state, mean_of(update), (), rng())
+    np.testing.assert_allclose(after["weight"], state["weight"] + 0.5 * update[SUMS], atol=1e-6)
+
+
+def test_statistics_come_first_and_residuals_after():
+    (data,), _ = drawn(1)
+    plain, refining = statistics(text=np.eye(3, 4)), statistics(text=np.eye(3, 4), refine=1.0)
+    first = head_of(plain, data)
+    state = head_of(refining, data)
+    np.testing.assert_array_equal(state["weight"], first["weight"])
+    view = ClientView(refining.broadcast(state))
+    residuals = refining.client_update(view, data, RecordingTrainer(), rng()).update[SUMS]
+    # Residuals of all classes add up to nothing.
+    np.testing.assert_allclose(residuals.sum(axis=0), 0.0, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
         ({"head": "dppl_mean"}, "pay for one"),
         ({"head": "fedcgs", "counts": False}, "method.counts"),
+        ({"head": "fed3r", "refine": 1.0}, "method.refine"),
         ({"directions": 4}, "valid: 1 to 3"),
     ],
 )
