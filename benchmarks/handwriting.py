@@ -222,7 +222,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if options.stage == "tuning" or SMALLEST:
-        wanted = sized(list(tuning()), one_of_each(list(tuning()), "way"))
+        tries = [row for row in tuning() if row["way"] in options.ways]
+        wanted = sized(tries, one_of_each(tries, "way"))
         run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
     if options.stage == "alone" or SMALLEST:
         measure_alone(sized(options.seeds, [0]), sized(options.prompts, []), options.jobs)

@@ -260,15 +260,15 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             (f"{new['clients']} new clients, personalised", _spread(new["after"])),
         ]
     rows += _protocol("local twins, ", summary.get("local", {}).get("protocol"))
-    # The gain is a difference of the protocol's headline, by default of the clients' accuracy.
+    # Differences of the protocol's headline, by default of the clients' accuracy.
     headline = HEADLINES.get(final.get("protocol", {}).get("name"))
     of = "" if headline is None else f" of {headline}"
     chance = {
         name: f"; {one.chance('clients')}" if one else "" for name, one in gains(summary).items()
     }
     if gain is not None:
-        text = f"{100 * gain:+.1f} points{of}{chance['gain_over_local']}"
-        rows.append(("gain over local", text))
+        text = f"{100 * gain:+.1f} points{of} over the same training without the others"
+        rows.append(("over its twin", f"{text}{chance['gain_over_local']}"))
     worth, silent = summary["worth_of_sharing"], summary["silent"]
     if worth is not None and silent is not None:
         noise = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
@@ -435,7 +435,7 @@ def _compared_words(document: Document) -> Iterator[Said]:
         for label, name in (("accuracy", "mean"), ("std", "std"), ("worst client", "worst"))
     ]
     gained = [one["gain_over_local"] for one in runs]
-    rows.append(("gain over local", *("-" if g is None else f"{100 * g:+.1f}" for g in gained)))
+    rows.append(("over its twin", *("-" if g is None else f"{100 * g:+.1f}" for g in gained)))
     if any(one["gain"] for one in runs):
         known = [one["gain"] and Interval(**one["gain"]) for one in runs]
         rows.append(("its 95% interval", *(one.bounds() if one else "-" for one in known)))

@@ -1,4 +1,6 @@
-"""The data set `homonyms`: the images of `shapes` under names whose meaning depends on the sense.
+"""The test bed `homonyms`, which a client alone solves with one word: it shows no gain of sharing.
+
+It has the images of `shapes` under names whose meaning depends on the sense.
 
 In photographs class names mean different things in different collections ("crane", "boxer"), and
 the context decides. Here each of twenty names means another outline in each of four senses. A

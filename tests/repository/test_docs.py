@@ -196,7 +196,7 @@ def test_the_readme_shows_what_the_quickstart_prints_today():
     assert readme.index("# Sotto") < readme.index("make demo") < readme.index("\n## ")
     block = readme.split("```")[3]
     assert " ".join(NAMES) in map(" ".join, map(str.split, block.splitlines()))
-    for word in ("accuracy", "gain over local", "worth of sharing", "epsilon", "in guesses"):
+    for word in ("accuracy", "over its twin", "worth of sharing", "epsilon", "in guesses"):
         assert f"\n{word}  " in block
     assert max(map(len, block.splitlines())) <= 80
 

@@ -107,7 +107,7 @@ def test_it_follows_a_run_that_goes_on(tab, storage, child_environment, tmp_path
             shown.nth(ROUNDS - 1).wait_for(timeout=3 * WAIT)
             _, said = process.communicate()
             assert process.returncode == 0, said
-        tab.get_by_text("gain over local").wait_for()
+        tab.get_by_text("over its twin").wait_for()
         # It grew while the run went on, and nobody loaded it anew.
         assert tab.evaluate("window.same") == "run"
 
