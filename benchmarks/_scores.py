@@ -17,8 +17,8 @@ from platform.experiment.environment import environment
 OPPONENT = (
     "The opponent here is a prompt that one client trains alone, **which is not the best that a",
     "client alone can do**: zero-shot CLIP with a search over words for each name solves",
-    "`homonyms` without any federation. So no number here says what a federation gains;",
-    "comparisons with stronger opponents are being measured.",
+    "`homonyms` without any federation (99 percent). So no number here says what a federation",
+    "gains; [handwriting](handwriting.md) compares with a client alone at its best.",
 )
 """The warning of every page that compares with training alone."""
 

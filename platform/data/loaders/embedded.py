@@ -234,7 +234,7 @@ INFOS = (
     ),
     DatasetInfo(
         name="homonyms",
-        title="Test bed that shows no gain of sharing, as one word solves it: shapes by other names",
+        title="One word solves it, so it shows no gain of sharing: shapes under other names",
         classes=NAMES,
         domains=STYLES,
         source="rendered",
