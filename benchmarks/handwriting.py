@@ -233,7 +233,8 @@ def main() -> None:
         run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
     runs, alones = read_rows(OUTPUT), read_rows(ALONE)
     OUTPUT.with_suffix(".md").write_text("\n".join(page(runs, alones)), encoding="utf-8")
-    write_rows(CELLS, cells(runs, alones), ("data", "domain", "kind", "epsilon", "way"))
+    if found := cells(runs, alones):
+        write_rows(CELLS, found, ("data", "domain", "classes_each", "groups", "epsilon", "way"))
 
 
 if __name__ == "__main__":
