@@ -188,9 +188,7 @@ def rounds(folder: Path, *, case: Case) -> Iterator[Pair]:
         for client, examples_, own in zip(published, data, personal, strict=True):
             case.receive(client, server)
             case.train(client)
-            result = method.client_update(
-                ClientView(state, (), own), examples_, own_trainer, rng()
-            )
+            result = method.client_update(ClientView(state, (), own), examples_, own_trainer, rng())
             updates.append(result.update)
             theirs = case.published(client)
             moved = {n: state[n] + v for n, v in result.update.items() if n in state}
@@ -412,7 +410,92 @@ def fedgh(folder: Path) -> Iterator[Pair]:
         server.train_head()
         state = method.server_update(state, learned(method, updates, (0.6, 0.4)), (), rng())
         theirs = [server.head.weight, server.head.bias]
-        yield f"the server's head after round {number}", theirs, [
-            state["head.weight"],
-            state["head.bias"],
-        ]
+        yield (
+            f"the server's head after round {number}",
+            theirs,
+            [
+                state["head.weight"],
+                state["head.bias"],
+            ],
+        )
+
+
+def gpfl(folder: Path) -> Iterator[Pair]:
+    """One client's step: without guidance for a batch, and with it for a single image.
+
+    Its guidance has the norm of a batch's differences, ours each example's; they agree for one
+    image. Conditions are of the broadcast embeddings on both sides.
+    """
+    server = importlib.import_module("flcore.servers.servergpfl")
+    for labels, weight in ((LABELS[:1], 0.0), (((2,),), 0.01)):
+        case = Case(("clientgpfl", "clientGPFL"), "gpfl", {"guidance_weight": weight})
+        torch.manual_seed(SEED)
+        extra = {"GCE": server.GCE(512, CLASSES), "CoV": server.CoV(512)}
+        (client,) = clients_of(case, labels, lamda=weight, mu=0.1, **extra)
+        # Twice, as its conditions are of the embeddings before the ones that it is given.
+        client.set_GCE(client.GCE)
+        method = method_of(case)
+
+        def published(client: Any = client) -> dict[str, NDArray[np.float32]]:
+            valve = {
+                f"valve.{name}{ours_}.{kind}": value
+                for name in ("gamma", "beta")
+                for number, ours_ in ((0, ""), (2, ".norm"))
+                for kind, value in getattr(client.CoV, f"Conditional_{name}")[
+                    number
+                ].named_parameters()
+            }
+            valve["embedding"] = client.GCE.embedding.weight
+            return {**whole(client), **{n: v.detach().numpy().copy() for n, v in valve.items()}}
+
+        start = published()
+        names = sorted(start)
+        # Weight decay of the head and the extractor is none on both sides.
+        client.optimizer = torch.optim.SGD(client.model.parameters(), lr=RATE)
+        client.train()
+        held = {n: v for n, v in start.items() if n in method.shared_spec()}
+        personal = {
+            **method.init_client(rng(), rng()),
+            **{n: start[n] for n in start if n not in held},
+        }
+        data = examples(labels)[0]
+        result = method.client_update(
+            ClientView(held, (), personal), data, trainer(EPOCHS, 16), rng()
+        )
+        after = {**{n: held[n] + v for n, v in result.update.items()}, **result.personal}
+        told = "with guidance, one image" if weight else "without guidance"
+        theirs = published()
+        yield (
+            f"change of a client's network, {told}",
+            [theirs[name] - start[name] for name in names],
+            [after[name] - start[name] for name in names],
+        )
+
+
+def dbe(folder: Path) -> Iterator[Pair]:
+    """A client's round under a consensus; its kappa is half as strong as ours, as it halves."""
+    case = Case(("clientdbe", "clientDBE"), "dbe", {"mean_weight": 5.0, "momentum": 1.0})
+    published, method = clients_of(case, kl_weight=10.0, momentum=1.0), method_of(case)
+    consensus = rng(8).random(512).astype(np.float32)
+    start = {**method.init_server(rng()), **whole(published[0])}
+    start |= {"consensus": consensus, "has_consensus": np.ones(1, np.int64)}
+    theirs, found, logits, own_logits = [], [], [], []
+    shown = pixels(7, 99)
+    batch = {"pixels": shown, "labels": np.zeros(7, np.int64)}
+    for client, data in zip(published, examples(), strict=True):
+        client.global_mean = torch.from_numpy(consensus)
+        client.train()
+        view = ClientView(start, (), method.init_client(rng(), rng()))
+        result = method.client_update(view, data, trainer(EPOCHS, 16), rng())
+        after = {n: start[n] + v for n, v in result.update.items() if n in start}
+        after |= result.personal
+        now = {**whole(client), "client_mean": client.client_mean.detach().numpy()}
+        first = {**start, "client_mean": np.zeros(512, np.float32)}
+        theirs.append({n: v - first[n] for n, v in now.items()})
+        found.append({n: after[n] - first[n] for n in now})
+        features = client.model.base(as_images(shown))
+        logits.append(client.model.head(features + client.client_mean))
+        own = ClientView({**start, **after}, (), result.personal)
+        own_logits.append(method.predict(own, batch, method.classes))
+    yield "change of clients' networks and shifts", theirs, found
+    yield "logits after training", logits, own_logits

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -33,6 +35,9 @@ from _parity_kit import (
 from torch import Tensor, nn
 from torch.nn import functional
 
+from methods.dp_fpl import factors, local_gradient
+from methods.fedtpg import PROJECTIONS
+from methods.networks.mixture import Gate
 from methods.networks.routing import ROUTING, ROUTING_INFERENCE
 
 BATCH, TOKENS = 6, 4
@@ -46,8 +51,20 @@ DESIGN = {
 
 def published_clip(module: str = "clip.model", **design: Any) -> Any:
     """The folder's own CLIP, with the weights of ours."""
-    build = importlib.import_module(module).build_model
-    return build(dict(clip_pair()[1]), {**DESIGN, **design}).float()
+    build, state = importlib.import_module(module).build_model, dict(clip_pair()[1])
+    takes_design = len(inspect.signature(build).parameters) > 1
+    model: Any = build(state, {**DESIGN, **design}) if takes_design else build(state)
+    return model.float()
+
+
+def from_file(name: str, path: Path) -> Any:
+    """One file as a module of this name, which may be the name of a package of ours."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def drawn_batch() -> tuple[Tensor, Tensor]:
@@ -136,10 +153,12 @@ def pfedmoap(folder: Path) -> Iterator[Pair]:
         loss.backward()
         for optimiser in optimisers:
             optimiser.step()
-    result = method.client_update(
-        view, Examples(batch), trainer(3, BATCH, 0.002, **SGD), rng()
+    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.002, **SGD), rng())
+    yield (
+        "change after three steps",
+        trained[0] - torch.from_numpy(context),
+        result.update["context"],
     )
-    yield "change after three steps", trained[0] - torch.from_numpy(context), result.update["context"]
     yield "gate after three steps", trained[1:], [result.personal[name] for name in order[1:]]
     kept = ClientView({"context": context}, experts, result.personal)
     yield "prediction after training", model(images), method.predict(kept, batch, names)
@@ -227,19 +246,17 @@ def fedpgp(folder: Path) -> Iterator[Pair]:
         trainee.forward_backward(given)
     own_held = {name: held[name] for name in order[1:]}
     view = ClientView({"context": held["context"]}, (), own_held)
-    result = method.client_update(
-        view, Examples(batch), trainer(3, BATCH, 0.001, **SGD), rng()
-    )
+    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.001, **SGD), rng())
     moved = learner.sigma.detach()[0] - torch.from_numpy(held["context"])
     yield "change after three steps", moved, result.update["context"]
-    yield "adapter after three steps", [learner.U, learner.V], [
-        result.personal[name] for name in order[1:]
-    ]
+    yield (
+        "adapter after three steps",
+        [learner.U, learner.V],
+        [result.personal[name] for name in order[1:]],
+    )
     model.eval()
     after = ClientView({"context": learner.sigma.detach()[0].numpy()}, (), result.personal)
-    yield "prediction after training", model(images), method.predict(
-        after, batch, method.classes
-    )
+    yield "prediction after training", model(images), method.predict(after, batch, method.classes)
 
     average = importlib.import_module("fed_utils").average_weights
     contexts = [rng(k).normal(0, 0.02, (TOKENS, 128)).astype("float32") for k in range(3)]
@@ -247,9 +264,11 @@ def fedpgp(folder: Path) -> Iterator[Pair]:
     averaged = average(uploads, [0, 1, 2], [50, 30, 20], islist=False)["sigma"]
     updates = [{"context": one - held["context"]} for one in contexts]
     learned = mean_of(updates, (0.5, 0.3, 0.2))
-    yield "mean of prompts", averaged, method.server_update(
-        {"context": held["context"]}, learned, (), rng()
-    )["context"]
+    yield (
+        "mean of prompts",
+        averaged,
+        method.server_update({"context": held["context"]}, learned, (), rng())["context"],
+    )
 
 
 def trip(folder: Path) -> Iterator[Pair]:
@@ -258,17 +277,16 @@ def trip(folder: Path) -> Iterator[Pair]:
     The published code runs on a GPU in 16 bits; here `cuda` and `half` do nothing.
     """
     # Its copy of CLIP's tokenizer lacks the vocabulary, of which open_clip has the same file.
-    words = importlib.util.spec_from_file_location(
-        "clip.simple_tokenizer", folder / "clip" / "simple_tokenizer.py"
-    )
-    assert words is not None
-    assert words.loader is not None
-    sys.modules[words.name] = tokenizer = importlib.util.module_from_spec(words)
-    words.loader.exec_module(tokenizer)
+    tokenizer = from_file("clip.simple_tokenizer", folder / "clip" / "simple_tokenizer.py")
     vocabulary = str(Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz")
     tokenizer.SimpleTokenizer.__init__.__defaults__ = (vocabulary,)
     same = lambda tensor, *given: tensor  # noqa: E731
-    with patch.object(Tensor, "cuda", same), patch.object(Tensor, "half", Tensor.float):
+    with (
+        patch.object(Tensor, "cuda", same),
+        patch.object(Tensor, "half", Tensor.float),
+        # Its attention keeps gradients for pictures, and cannot where there are none.
+        patch.object(Tensor, "register_hook", lambda tensor, hook: None),
+    ):
         yield from _trip()
 
 
@@ -341,3 +359,251 @@ def _trip() -> Iterator[Pair]:
     after = ClientView({"experts": np.stack([p.detach().numpy() for p in learner.VPTctxList])})
     theirs = model(images, torch.from_numpy(batch[ROUTING_INFERENCE]))
     yield "prediction after training", theirs, method.predict(after, batch, method.classes)
+
+
+def fedotp(folder: Path) -> Iterator[Pair]:
+    """Local features, transported logits, loss, gradients and prompts after three steps."""
+    their = importlib.import_module("trainers.GLP_OT")
+    cfg = settings(
+        TRAINER__GLP_OT__N_CTX=TOKENS,
+        TRAINER__GLP_OT__CTX_INIT="",
+        TRAINER__GLP_OT__CSC=False,
+        TRAINER__GLP_OT__CLASS_TOKEN_POSITION="end",
+        TRAINER__GLP_OT__N=2,
+        TRAINER__GLP_OT__EPS=0.1,
+        TRAINER__GLP_OT__THRESH=0.0,
+        TRAINER__GLP_OT__OT="COT",
+        TRAINER__GLP_OT__TOP_PERCENT=0.8,
+        TRAINER__GLP_OT__MAX_ITER=200,
+        INPUT__SIZE=(32, 32),
+        DATASET__NAME="",
+    )
+    model = their.CustomCLIP(cfg, list(CLASSES), published_clip(trainer="GLP_OT"))
+    images, labels = drawn_batch()
+    names = [name.replace("_", " ") for name in CLASSES]
+    method = ours("fedotp", task(names), context_tokens=TOKENS, iterations=200)
+    backbone = method.encoder.backbone
+    with torch.no_grad():
+        tokens = backbone.image_tower.tokens(images).numpy()
+        local = functional.normalize(model.image_encoder(images)[1:], dim=-1).permute(1, 0, 2)
+    batch = {**method.prepare({"tokens": tokens}), "labels": labels.numpy()}
+    yield "local features", local, batch["patches"]
+    drawn = model.prompt_learner.ctx.detach().numpy().copy()
+    held = {"context": drawn[0], "own_contexts": drawn[1:]}
+    view = ClientView({"context": drawn[0]}, (), {"own_contexts": drawn[1:]})
+    yield "logits", model(images), method.predict(view, batch, method.classes)
+    loss = functional.cross_entropy(model(images), labels)
+    (slopes,) = torch.autograd.grad(loss, [model.prompt_learner.ctx])
+    own_loss, own = gradients(method._objective(held, method.classes), held, batch)
+    yield "loss", loss, own_loss
+    yield "gradients", slopes, [own["context"], own["own_contexts"]]
+    optimiser = torch.optim.SGD([model.prompt_learner.ctx], lr=0.001, **SGD)
+    for _ in range(3):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(images), labels).backward()
+        optimiser.step()
+    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.001, **SGD), rng())
+    found = [result.update["context"] + drawn[0], result.personal["own_contexts"]]
+    yield "prompts after three steps", model.prompt_learner.ctx, found
+
+
+def fedtpg(folder: Path) -> Iterator[Pair]:
+    """Logits of prompts made from names, loss, gradients and the net after three steps.
+
+    The net is as wide as the small model; `cuda` and `half` do nothing.
+    """
+    # The one function that the code takes of einops, for the one pattern that it uses.
+    einops: Any = ModuleType("einops")
+    einops.repeat = lambda rows, pattern, b: rows.unsqueeze(0).expand(b, -1, -1)
+    sys.modules["einops"] = einops
+    same = lambda tensor, *given: tensor  # noqa: E731
+    their = importlib.import_module("model.FedTPG")
+    sized = partial(their.PromptTranslator, prompt_dim=128, textemb_dim=128, device="cpu")
+    cfg = settings(MODEL__N_CTX=TOKENS, MODEL__D_CTX=1, MODEL__DEPTH=0)
+    with (
+        patch.object(Tensor, "cuda", same),
+        patch.object(nn.Module, "half", same),
+        patch.object(their, "PromptTranslator", sized),
+    ):
+        yield from _fedtpg(their.FedTPG(cfg, published_clip(), device="cpu"))
+
+
+def _fedtpg(model: Any) -> Iterator[Pair]:
+    net = model.prompt_learner.meta_net
+    attention, forward = net.encoder.cross_attend_blocks
+    layers = {
+        **{"query_norm": attention.norm, "name_norm": attention.norm_context},
+        **{"out": attention.fn.out_proj, "forward_norm": forward.net[0]},
+        **{"inner": forward.net[1], "outer": forward.net[3]},
+    }
+
+    def parts(value: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+        """The net's arrays under our names, or their gradients; torch keeps three in one."""
+        found = {
+            f"{name}.{kind}": value(tensor)
+            for name, layer in layers.items()
+            for kind, tensor in layer.named_parameters()
+        }
+        for kind in ("weight", "bias"):
+            three = value(getattr(attention.fn, f"in_proj_{kind}")).chunk(3)
+            found |= {f"{n}.{kind}": t for n, t in zip(PROJECTIONS, three, strict=True)}
+        found["queries"] = value(net.soft_prompt)
+        return {name: tensor.clone() for name, tensor in sorted(found.items())}
+
+    names = [name.replace("_", " ") for name in CLASSES]
+    method = ours("fedtpg", task(names), context_tokens=TOKENS, names="all")
+    start = {name: value.numpy() for name, value in parts(Tensor.detach).items()}
+    images, labels = drawn_batch()
+    batch = encoded(images, labels)
+    view = ClientView(start, (), {})
+    yield "logits", model(images, CLASSES, "")[0], method.predict(view, batch, method.classes)
+    loss = functional.cross_entropy(model(images, CLASSES, "")[0], labels)
+    loss.backward()
+    own_loss, own = gradients(method.objective(Examples(batch)), start, batch)
+    yield "loss", loss, own_loss
+    yield "gradients", parts(lambda tensor: cast("Tensor", tensor.grad)), own
+    plan = {"momentum": 0.9, "weight_decay": 1e-5}
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.003, **plan)
+    for _ in range(3):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(images, CLASSES, "")[0], labels).backward()
+        optimiser.step()
+    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.003, **plan), rng())
+    moved = {name: now - start[name] for name, now in parts(Tensor.detach).items()}
+    yield "change after three steps", moved, result.update
+
+
+def dp_fpl(folder: Path) -> Iterator[Pair]:
+    """Factors, logits, loss, and the local gradient of the published code, without noise."""
+    their = importlib.import_module("trainers.DP_FPL")
+    cfg = settings(TRAINER__DP_FPL__N_CTX=TOKENS, INPUT__SIZE=(32, 32))
+    cfg.FACTORIZATION, cfg.RANK = "dpfpl", 2
+    model = their.CustomCLIP(cfg, list(CLASSES), published_clip(trainer="DP_FPL"))
+    learner = model.prompt_learner
+    images, labels = drawn_batch()
+    batch = encoded(images, labels)
+    names = [name.replace("_", " ") for name in CLASSES]
+    method = ours("dp_fpl", task(names), context_tokens=TOKENS, rank=2, sign="published")
+    shared, local = (p.detach().numpy().copy() for p in (learner.global_ctx, learner.local_ctx))
+    view = ClientView({"context": shared}, (), {"local": local})
+    drawn = torch.from_numpy(rng(3).normal(size=(128, 2)).astype("float32"))
+    with patch.object(torch, "normal", lambda *given, size: drawn):
+        logits = model(images)
+    loss = functional.cross_entropy(logits, labels)
+    loss.backward()
+    yield "logits", logits, method.predict(view, batch, method.classes)
+    left, right = factors(torch.from_numpy(local), drawn)
+    # A factor's sign is free, and the local gradient does not depend on it.
+    there = [
+        learner.local_u_ctx @ learner.local_u_ctx.T,
+        learner.local_v_ctx.T @ learner.local_v_ctx,
+    ]
+    yield "projections on the factors", there, [left @ left.T, right.T @ right]
+    held = {"context": shared, "local": local}
+    own_loss, own = gradients(method.training_objective(), held, batch)
+    yield "loss", loss, own_loss
+    yield "gradient of the shared prompt", learner.global_ctx.grad, own["context"]
+    theirs = their.compute_full_grad(learner.local_u_ctx, learner.local_v_ctx, torch.float32)
+    whole = own["local"]
+    found = local_gradient(left, right, (whole @ right.T, left.T @ whole), "published")
+    yield "local gradient", theirs, found
+
+
+def fedclip(folder: Path) -> Iterator[Pair]:
+    """The adapter after three steps of the symmetric loss, and the mean of adapters.
+
+    Features of length one stand for the towers' outputs on both sides.
+    """
+    their = from_file("fed_at_clip", folder / "methods" / "fed_at_clip.py")
+    images, labels = drawn_batch()
+    batch = encoded(images, labels)
+    method = ours("fedclip", task(), loss="symmetric", weighting="examples")
+    start = method.init_server(rng())
+    adapter = nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 128), nn.Softmax(dim=1))
+    with torch.no_grad():
+        for layer, name in ((adapter[0], "inner"), (adapter[2], "outer")):
+            layer.weight.copy_(torch.from_numpy(start[f"{name}.weight"]))
+            layer.bias.copy_(torch.from_numpy(start[f"{name}.bias"]))
+    scale = torch.tensor(method.captions.backbone.logit_scale).log()
+    same = SimpleNamespace(
+        encode_image=lambda rows: rows,
+        encode_text=lambda rows: rows,
+        logit_scale=scale,
+        eval=lambda: None,
+        train=lambda: None,
+    )
+    model = SimpleNamespace(model=same, img_adap=adapter)
+    text = method.captions.features(method.classes)[labels]
+    loader = [(torch.from_numpy(batch["features"]), text, labels)]
+    optimiser = torch.optim.SGD(adapter.parameters(), lr=0.05)
+    for _ in range(3):
+        their.train(SimpleNamespace(), model, loader, optimiser, "cpu")
+    result = method.client_update(
+        ClientView(start), Examples(batch), trainer(3, BATCH, 0.05), rng()
+    )
+    order = ("inner.weight", "inner.bias", "outer.weight", "outer.bias")
+    moved = [
+        p - torch.from_numpy(start[n]) for p, n in zip(adapter.parameters(), order, strict=True)
+    ]
+    yield "change after three steps", moved, [result.update[name] for name in order]
+    image = torch.from_numpy(batch["features"])
+    adapted = functional.normalize(adapter(image) * image, dim=-1)
+    theirs = scale.exp() * adapted @ method.captions.features(method.classes).T
+    after = {name: start[name] + result.update[name] for name in order}
+    yield "prediction", theirs, method.predict(ClientView(after), batch, method.classes)
+
+
+def pm_moe(folder: Path) -> Iterator[Pair]:
+    """The mixture of clients' heads: output, and the gate and output after training it."""
+    moe = importlib.import_module("flcore.trainmodel.moe.moe")
+    names = [f"c{number}" for number in range(4)]
+    method = ours(
+        "pm_moe",
+        task(names, backbone=None),
+        base="fedper",
+        base_options={"network": "cnn", "image_size": 32},
+        top_k=2,
+        gate_rate=0.1,
+        gate_rounds=1,
+        gamma=0.0,
+        first_relu=True,
+    )
+    raw = rng(1).integers(0, 256, (BATCH, 3, 32, 32), dtype=np.uint8)
+    batch = {"pixels": raw, "labels": np.array([0, 1, 2, 3, 1, 0])}
+    shared = method.init_server(rng(2))
+    heads = [method.base.init_client(rng(k), rng(k)) for k in range(3)]
+    experts = []
+    for arrays in heads:
+        layer = nn.Linear(512, 4)
+        layer.load_state_dict({k.split(".")[1]: torch.from_numpy(v) for k, v in arrays.items()})
+        experts.append(layer)
+    mixture = moe.ToPMoE(experts, 512, SimpleNamespace(topk=2))
+    view = ClientView(shared, heads, heads[0], own=0)
+    start = Gate(512, 3, method.config).start(rng(5))
+    places = {
+        f"moe.{n}.{part}": f"layer{n}.{part}" for n in range(1, 5) for part in ("weight", "bias")
+    }
+    mixture.gating.load_state_dict({places[n]: torch.from_numpy(v) for n, v in start.items()})
+    with torch.no_grad():
+        features = method.base.features(
+            {n: torch.from_numpy(v) for n, v in shared.items()}, {"pixels": torch.from_numpy(raw)}
+        )
+    mixture.eval()
+    before = {**heads[0], **start, "moe.own": np.array(0, np.int64)}
+    own_before = method.predict(ClientView(shared, heads, before, own=0), batch, names)
+    yield "logits with a fresh gate", mixture(features), own_before
+    # Dropout is off on both sides, as its draws cannot be the same.
+    optimiser = torch.optim.SGD(mixture.gating.parameters(), lr=0.1)
+    for _ in range(4):
+        optimiser.zero_grad()
+        functional.cross_entropy(mixture(features), torch.from_numpy(batch["labels"])).backward()
+        optimiser.step()
+    personal = method.personalise(view, Examples(batch), trainer(4, BATCH), rng(5))
+    gate = mixture.gating.state_dict()
+    yield (
+        "gate after four steps",
+        [gate[places[name]] for name in start],
+        [personal[name] for name in start],
+    )
+    found = method.predict(ClientView(shared, heads, personal, own=0), batch, names)
+    yield "logits after training", mixture(features), found
