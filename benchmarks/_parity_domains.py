@@ -242,7 +242,7 @@ def fedadg(folder: Path) -> Iterator[Pair]:
     )
     head = nn.Linear(width, len(classes))
     sgd = torch.optim.SGD
-    generator = nets.GeneDistrNet(width // 2, width, sgd, 0.7 * 0.01, 0.0, 0.0)
+    generator = nets.GeneDistrNet(width // 2, width, sgd, 0.7 * 0.2, 0.0, 0.0)
     judge = nets.Discriminator(width, len(classes), width // 4)
     linears = [part for part in generator.modules() if isinstance(part, nn.Linear)]
     layers = {
@@ -262,8 +262,8 @@ def fedadg(folder: Path) -> Iterator[Pair]:
     with torch.no_grad():
         for name, parameter in places.items():
             parameter.copy_(torch.from_numpy(start[name]))
-    generator.optimizer = sgd(generator.parameters(), lr=0.7 * 0.01)
-    judge.optimizer = sgd(judge.parameters(), lr=0.7 * 0.01)
+    generator.optimizer = sgd(generator.parameters(), lr=0.7 * 0.2)
+    judge.optimizer = sgd(judge.parameters(), lr=0.7 * 0.2)
     raw = rng(1).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
     labels = np.array([0, 1, 2, 3, 1])
     arrays = {**method.prepare({"pixels": raw, "labels": labels}), "labels": labels}
@@ -276,7 +276,7 @@ def fedadg(folder: Path) -> Iterator[Pair]:
         generator=generator,
         discri=judge,
         lossFunc=local.LabelSmoothingLoss(0.01, lbl_set_size=len(classes)),
-        opti_task=sgd([*network.parameters(), *head.parameters()], lr=0.01),
+        opti_task=sgd([*network.parameters(), *head.parameters()], lr=0.2),
     )
     # Our update draws a batch's seed before each step's key.
     source = rng(7)
@@ -288,7 +288,7 @@ def fedadg(folder: Path) -> Iterator[Pair]:
             local.localTrain.train_step(trainee, (images, torch.from_numpy(labels)))
         draws.advance({})
     view = ClientView(state, (), own)
-    result = method.client_update(view, Examples(arrays), trainer(2, count, 0.01), rng(7))
+    result = method.client_update(view, Examples(arrays), trainer(2, count, 0.2), rng(7))
     found = {**{n: state[n] + v for n, v in result.update.items()}, **result.personal}
     for part in ("extractor", "head", "generator", "discriminator"):
         names = [name for name in places if name.startswith(part)]

@@ -89,7 +89,7 @@ def pfedmoap(folder: Path) -> Iterator[Pair]:
         TRAINER__PFEDMOAP__N_CTX=TOKENS,
         TRAINER__PFEDMOAP__CTX_INIT="",
         TRAINER__PFEDMOAP__CSC=False,
-        TRAINER__PFEDMOAP__CLASS_TOKEN_POSITION="end",
+        TRAINER__PFEDMOAP__CLASS_TOKEN_POSITION="end",  # noqa: S106
         TRAINER__PFEDMOAP__LMBDA=0.5,
         TRAINER__PFEDMOAP__GATING_HEADS=4,
         TRAINER__PFEDMOAP__GATING_EMBED_DIM=32,
@@ -180,7 +180,7 @@ def fedpgp(folder: Path) -> Iterator[Pair]:
         TRAINER__FEDPGP__N_CTX=TOKENS,
         TRAINER__FEDPGP__CTX_INIT="",
         TRAINER__FEDPGP__CSC=False,
-        TRAINER__FEDPGP__CLASS_TOKEN_POSITION="end",
+        TRAINER__FEDPGP__CLASS_TOKEN_POSITION="end",  # noqa: S106
         TRAINER__FEDPGP__BOTTLENECK=2,
         TRAINER__FEDPGP__N=1,
         TRAINER__FEDPGP__PREC="fp32",
@@ -206,7 +206,7 @@ def fedpgp(folder: Path) -> Iterator[Pair]:
         clip_reference="placeholder",
     )
     model.train()
-    anchor, common, _, personal, logits = model(images)
+    anchor, common, _, personal, _ = model(images)
     yield "reference features z_C", anchor, method.reference.features(method.classes)
     objective = method._objective(set(held))
     with torch.no_grad():
@@ -368,7 +368,7 @@ def fedotp(folder: Path) -> Iterator[Pair]:
         TRAINER__GLP_OT__N_CTX=TOKENS,
         TRAINER__GLP_OT__CTX_INIT="",
         TRAINER__GLP_OT__CSC=False,
-        TRAINER__GLP_OT__CLASS_TOKEN_POSITION="end",
+        TRAINER__GLP_OT__CLASS_TOKEN_POSITION="end",  # noqa: S106
         TRAINER__GLP_OT__N=2,
         TRAINER__GLP_OT__EPS=0.1,
         TRAINER__GLP_OT__THRESH=0.0,
@@ -463,12 +463,12 @@ def _fedtpg(model: Any) -> Iterator[Pair]:
     yield "loss", loss, own_loss
     yield "gradients", parts(lambda tensor: cast("Tensor", tensor.grad)), own
     plan = {"momentum": 0.9, "weight_decay": 1e-5}
-    optimiser = torch.optim.SGD(net.parameters(), lr=0.003, **plan)
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.03, **plan)
     for _ in range(3):
         optimiser.zero_grad()
         functional.cross_entropy(model(images, CLASSES, "")[0], labels).backward()
         optimiser.step()
-    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.003, **plan), rng())
+    result = method.client_update(view, Examples(batch), trainer(3, BATCH, 0.03, **plan), rng())
     moved = {name: now - start[name] for name, now in parts(Tensor.detach).items()}
     yield "change after three steps", moved, result.update
 

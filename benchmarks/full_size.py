@@ -5,8 +5,8 @@
 The weights are random and the photographs are drawn, with mixed sizes, because neither changes the
 cost. The table's own numbers hold for all but rounds and images: clients, cohort, experts, tokens,
 epochs and batch are the paper's. `--each` images of each class and site are drawn for training, and
-a third of that for the test. The command runs in a terminal of its own, as a person would start it, so that its
-bar is shown; what the bar said of its progress and of the time left is printed as it came.
+a third of that for the test. The command runs in a terminal of its own, as a person would start it,
+so that its bar is shown; what the bar said of its progress and of the time left is printed.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from _scores import provenance
-from _sizes import RESULTS, ROOT
+from _sizes import RESULTS
+
+from methods.interface.registry import Registry
 
 HERE = Path(__file__).resolve().parent
 CLOSE = 3e-5
@@ -124,8 +126,7 @@ METHODS: Mapping[str, Compared] = {
         Repository("boschresearch/FedTPG", "f141c2994b5a0695ac4667e6c62005b7627540c2"),
         "_parity_prompts:fedtpg",
         "All class names are asked for. Moves to a GPU and to 16 bits do nothing; the one function "
-        "that it takes of einops is ours. Weights of size 1 change by 0.003 in 32 bits, so a "
-        "change has four digits.",
+        "that it takes of einops is ours. ",
     ),
     "dp_fpl": Compared(
         Repository(
@@ -196,6 +197,20 @@ METHODS: Mapping[str, Compared] = {
         "_parity_domains:ccst",
         "Compared are restyled maps. Its encoder and decoder of images are not in ours.",
     ),
+    "stablefdg": Compared(
+        Repository(
+            *("savertm/StableFDG_github", "77eac350f8515c45630f60d2564863e3da8c8687"),
+            "Dassl.pytorch/dassl/modeling/ops",
+        ),
+        "_parity_domains:stablefdg",
+        "Compared is the highlighter. Styles are mixed by draws in another order on each side.",
+    ),
+    "fedadg": Compared(
+        Repository("Haoxiang-Wang/FedADG", "1d34f2ad5b3299ccbdab0f804756d3f0a747f793"),
+        "_parity_domains:fedadg",
+        "Its training step, with its generator and discriminator; the network is our small one, "
+        "whose features are as wide as its. The round around the step does not run as published.",
+    ),
     "fedsr": Compared(
         Repository("atuannguyen/FedSR", "ba8d894a90fab9da3d62cce570bc8fe17a312a2d", "src"),
         "_parity_domains:fedsr",
@@ -218,7 +233,10 @@ def require_commit(folder: Path, repository: Repository) -> None:
 
     def git(*command: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(folder), *command], capture_output=True, text=True, check=False
+            ["git", "-C", str(folder), *command],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.stdout.strip() if done.returncode == 0 else ""
 
@@ -247,7 +265,7 @@ def compare(compared: Compared, folder: Path) -> dict[str, Any]:
     stand_ins = json.dumps(compared.repository.stand_ins)
     # The user's code must not leave compiled files in the user's folder.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(HERE / "_parity_kit.py"), compared.adapter, str(code), stand_ins]
+    command = [sys.executable, str(HERE / "_parity_run.py"), compared.adapter, str(code), stand_ins]
     done = subprocess.run(
         command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=LIMIT
     )
@@ -263,11 +281,15 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "| quantity | numbers | largest | difference | share of the largest |"
     yield "|---|---:|---:|---:|---:|"
     for row in rows:
-        mark = "" if row["relative"] <= CLOSE else " **above 3e-5**"
         yield (
             f"| {row['quantity']} | {row['values']:,} | {row['largest']:.3g} | "
-            f"{row['absolute']:.1e} | {row['relative']:.1e}{mark} |"
+            f"{row['absolute']:.1e} | {row['relative']:.1e}{mark(row)} |"
         )
+
+
+def mark(row: Mapping[str, Any]) -> str:
+    """What is behind a share that is not rounding."""
+    return "" if row["relative"] <= CLOSE else f" **above {CLOSE:.0e}**"
 
 
 def worst(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -281,33 +303,33 @@ def present(name: str, folder: Path) -> Path | None:
     return next((place for place in places if place.is_dir()), None)
 
 
-def page(found: Mapping[str, dict[str, Any]], failed: Mapping[str, str]) -> Iterator[str]:
+def page(found: Found, failed: Mapping[str, str]) -> Iterator[str]:
     """The results as Markdown."""
     yield from ("# Our methods beside the published code", "")
     yield from (
         "The same drawn inputs go through the code that authors or PFLlib published and through",
-        "ours, with the same start; the table has the largest difference of each method's",
-        "quantities (loss, gradients, steps, aggregation, prediction), as a share of the",
-        f"published code's largest value of that quantity. {CLOSE:.0e} or less is rounding in 32",
-        "bits. Options of ours name the published code's choice where it differs from its paper,",
-        "so this page says nothing about papers. Networks are small and random; a whole training",
-        "at full size is not compared. Modules named under *stand-ins* are replaced by empty ones",
-        "of ours that satisfy imports only.",
+        "ours, from the same start. The table has each method's worst quantity (a loss, gradient,",
+        "step, aggregation or prediction): the largest difference, as a share of the published",
+        f"code's largest value. {CLOSE:.0e} or less is rounding in 32 bits. Where published code",
+        "differs from its paper, options of ours name the code's choice, so this page says nothing",
+        "about papers. Networks are small and random: a whole training is not compared.",
+        "Stand-ins are empty modules of ours that satisfy imports only.",
         "",
         "| method | published code | quantities | worst quantity | share of the largest |",
         "|---|---|---:|---|---:|",
     )
     for name, result in found.items():
         row, repository = worst(result["rows"]), METHODS[name].repository
-        mark = "" if row["relative"] <= CLOSE else " **above 3e-5**"
         yield (
             f"| [`{name}`](#{name}) | {repository.name} {repository.commit[:7]} | "
-            f"{len(result['rows'])} | {row['quantity']} | {row['relative']:.1e}{mark} |"
+            f"{len(result['rows'])} | {row['quantity']} | {row['relative']:.1e}{mark(row)} |"
         )
+    agree = sum(not mark(worst(result["rows"])) for result in found.values())
+    yield from ("", f"{agree} of {len(found)} methods agree to {CLOSE:.0e} in every quantity.", "")
+    yield from (f"- `{name}`: {why}" for name, why in failed.items())
+    others = [name for name in Registry().available() if name not in METHODS]
+    yield f"Not compared here: {', '.join(f'`{name}`' for name in others)}."
     yield ""
-    agree = sum(worst(result["rows"])["relative"] <= CLOSE for result in found.values())
-    yield f"{agree} of {len(found)} methods agree to {CLOSE:.0e} or better in every quantity."
-    yield from ("", *(f"- `{name}`: {why}" for name, why in failed.items()), "")
     for name, result in found.items():
         yield from (f"## {name}", "")
         if METHODS[name].left_out:
@@ -318,14 +340,18 @@ def page(found: Mapping[str, dict[str, Any]], failed: Mapping[str, str]) -> Iter
     yield from provenance()
 
 
-def run(names: Sequence[str], folder_of: Mapping[str, Path | None]) -> int:
-    """Compare, print each table; write the page if asked for; return the exit code."""
-    found: dict[str, dict[str, Any]] = {}
+Found = dict[str, dict[str, Any]]
+"""What `compare` found, by the name of the method."""
+
+
+def run(folder_of: Mapping[str, Path | None]) -> tuple[Found, dict[str, str]]:
+    """Compare each method and print its table; return what was found and what failed."""
+    found: Found = {}
     failed: dict[str, str] = {}
-    for name in names:
-        folder = folder_of[name]
+    for name, folder in folder_of.items():
+        repository = METHODS[name].repository
         if folder is None:
-            failed[name] = f"no checkout of {METHODS[name].repository.name} was there."
+            failed[name] = f"there was no checkout of {repository.name}."
             continue
         try:
             found[name] = compare(METHODS[name], folder)
@@ -333,10 +359,9 @@ def run(names: Sequence[str], folder_of: Mapping[str, Path | None]) -> int:
             failed[name] = str(error)
             print(error, file=sys.stderr)
             continue
-        print(f"\n{name}: {METHODS[name].repository.name} {METHODS[name].repository.commit[:7]}")
+        print(f"\n{name}: {repository.name} {repository.commit[:7]}")
         print("\n".join(table(found[name]["rows"])), flush=True)
-    run.page = page(found, failed)  # type: ignore[attr-defined]
-    return 1 if failed else 0
+    return found, failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -351,20 +376,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{name}: {compared.repository.name} at {compared.repository.commit}")
         return 0
     names = list(METHODS) if given.method is None else [given.method]
-    places = {
-        name: given.repository
-        if given.all is None
-        else present(METHODS[name].repository.name, given.all)
-        for name in names
-    }
-    code = run(names, places)
-    if given.page:
-        text = "\n".join(run.page)  # type: ignore[attr-defined]
+    if given.all is None:
+        places: dict[str, Path | None] = dict.fromkeys(names, given.repository)
+    else:
+        places = {name: present(METHODS[name].repository.name, given.all) for name in names}
+    found, failed = run(places)
+    if given.page and found:
+        text = "\n".join(page(found, failed))
         (RESULTS / "parity.md").write_text(text + "\n", encoding="utf-8")
-    return code
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
     sys.exit(main())
-
-__all__ = ["ROOT"]
