@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -115,7 +116,12 @@ def head(client: Any) -> Any:
     return client.model.head
 
 
-def clients_of(case: Case, labels: Sequence[Sequence[int]] = LABELS, **more: Any) -> list[Any]:
+def clients_of(
+    case: Case,
+    labels: Sequence[Sequence[int]] = LABELS,
+    also: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> list[Any]:
     """Two of the published clients, who read the drawn images instead of files."""
     given = dict(
         **{"model": network(), "algorithm": "", "dataset": "", "device": "cpu"},
@@ -132,7 +138,7 @@ def clients_of(case: Case, labels: Sequence[Sequence[int]] = LABELS, **more: Any
 
     args = SimpleNamespace(**(given | dict(case.settings) | more))
     return [
-        Here(args, number, len(own), 0, train_slow=False, send_slow=False)
+        Here(args, number, len(own), 0, train_slow=False, send_slow=False, **(also or {}))
         for number, own in enumerate(labels)
     ]
 
@@ -233,8 +239,7 @@ def _ditto_train(client: Any) -> None:
 
 def _rod_arrays(client: Any) -> dict[str, NDArray[np.float32]]:
     found = arrays(client.model, {**LAYERS, "generic": "head"})
-    own = arrays(client, {"head": "head"}) if isinstance(client, nn.Module) else {}
-    own |= {f"head.{n}": v.numpy().copy() for n, v in client.head.state_dict().items()}
+    own = {f"head.{n}": v.numpy().copy() for n, v in client.head.state_dict().items()}
     return {**found, **own}
 
 
@@ -242,10 +247,6 @@ def _rod_logits(client: Any, images: Tensor) -> Tensor:
     features = client.model.base(images)
     total: Tensor = client.model.head(features) + client.head(features)
     return total
-
-
-def _babu_arrays(client: Any) -> dict[str, NDArray[np.float32]]:
-    return arrays(client.model)
 
 
 CASES = {
@@ -261,7 +262,6 @@ CASES = {
         "fedbabu",
         settings={"fine_tuning_epochs": 1},
         sent=base,
-        published=_babu_arrays,
     ),
     "fedrod": Case(
         ("clientrod", "clientROD"), "fedrod", published=_rod_arrays, predict=_rod_logits
@@ -499,3 +499,83 @@ def dbe(folder: Path) -> Iterator[Pair]:
         own_logits.append(method.predict(own, batch, method.classes))
     yield "change of clients' networks and shifts", theirs, found
     yield "logits after training", logits, own_logits
+
+
+def fedpcl(folder: Path) -> Iterator[Pair]:
+    """Clients' networks after a round, and the mean of clients' class means.
+
+    The second term of its loss, which ours lacks, is given the global prototypes too, so that it
+    equals the first; ours takes twice the step.
+    """
+    case = Case(("clientpcl", "clientPCL"), "fedpcl", {"temperature": 0.5})
+    published, method = clients_of(case, tau=0.5), method_of(case)
+    combine = importlib.import_module("flcore.servers.serverpcl").proto_aggregation
+    table = rng(4).random((CLASSES, 512)).astype(np.float32)
+    table /= np.linalg.norm(table, axis=1, keepdims=True)
+    known = {label: torch.from_numpy(row) for label, row in enumerate(table)}
+    state = {"table": table, "known": np.ones(CLASSES, np.float32)}
+    theirs, found, updates = [], [], []
+    for client, data in zip(published, examples(), strict=True):
+        client.model.head = nn.Identity()
+        start = {n: v for n, v in whole(client).items() if n.startswith("extractor")}
+        client.protos = client.global_protos = known
+        client.client_protos_set = [known]
+        client.train()
+        view = ClientView(state, (), {**method.init_client(rng(), rng()), **start})
+        result = method.client_update(view, data, trainer(EPOCHS, 16, 2 * RATE), rng())
+        updates.append(result.update)
+        now = whole(client)
+        theirs.append({n: now[n] - start[n] for n in start})
+        found.append({n: result.personal[n] - start[n] for n in start})
+    yield "change of clients' networks", theirs, found
+    means = combine([client.protos for client in published])
+    state = method.server_update(state, learned(method, updates, (0.6, 0.4)), (), rng())
+    rows = [means[label] for label in sorted(means)]
+    yield "the server's prototypes", rows, state["table"][sorted(means)]
+
+
+def fedcp(folder: Path) -> Iterator[Pair]:
+    """A client's round of extractor, policy and personal head, and the head that it sends.
+
+    Its Gumbel noise is off, as it is in ours.
+    """
+    kind = importlib.import_module("flcore.servers.servercp").ConditionalSelection
+    torch.manual_seed(SEED)
+    policy = kind(512, 512)
+    case = Case(("clientcp", "clientCP"), "fedcp", {"mmd_weight": 5.0, "gumbel": False})
+    (client,) = clients_of(case, LABELS[:1], lamda=5.0, also={"ConditionalSelection": policy})
+    method, layers = method_of(case), {name: f"model.{at}" for name, at in LAYERS.items()}
+    inside = client.model.gate.cs.fc
+    # A generic head of its own, so that the two heads differ.
+    with torch.no_grad():
+        client.model.head_g.weight.mul_(0.5)
+
+    def published() -> dict[str, NDArray[np.float32]]:
+        own = {"policy": inside[0], "policy_norm": inside[1], "generic": client.model.head_g}
+        parts = {f"{n}.{k}": v for n, layer in own.items() for k, v in layer.named_parameters()}
+        return {
+            **arrays(client.model, layers),
+            **{name: value.detach().numpy().copy() for name, value in parts.items()},
+        }
+
+    start = published()
+    client.set_head_g(copy.deepcopy(client.model.head_g))
+    held = {name: start[name] for name in method.shared_spec()}
+    own = {name: start[name] for name in method.personal_layers}
+    with patch("torch.nn.functional.gumbel_softmax", lambda rows, dim, **given: rows.softmax(dim)):
+        client.train_cs_model()
+    result = method.client_update(
+        ClientView(held, (), own), examples()[0], trainer(EPOCHS, 16), rng()
+    )
+    now = published()
+    after = {n: held[n] + v for n, v in result.update.items()} | dict(result.personal)
+    names = [name for name in start if not name.startswith("generic")]
+    yield (
+        "change of a client's network",
+        [now[name] - start[name] for name in names],
+        [after[name] - start[name] for name in names],
+    )
+    client.generate_upload_head()
+    # The server's step is half of the difference that a client sends.
+    sent = {n: held[n] + 0.5 * result.update[n] for n in held if n.startswith("generic")}
+    yield "the generic head after one client", {n: published()[n] for n in sent}, sent

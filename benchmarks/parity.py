@@ -171,6 +171,12 @@ METHODS: Mapping[str, Compared] = {
         "Its term is half of ours, so its weight is twice as large here. Its first round, whose "
         "training it drops, is not compared.",
     ),
+    "fedpcl": _pfllib(
+        "fedpcl",
+        "Its loss has a second term, the contrast with single clients' prototypes, which ours "
+        "lacks; here that term gets the global prototypes, so that it equals the first.",
+    ),
+    "fedcp": _pfllib("fedcp", "Its Gumbel noise is off, as in ours."),
     "swad": Compared(
         Repository("khanrc/swad", "252190eb881169e736beccf51af5caaa5c5cf666"),
         "_parity_domains:swad",
