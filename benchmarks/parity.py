@@ -388,7 +388,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         places = {name: present(METHODS[name].repository.name, given.all) for name in names}
     found, failed = run(places)
     if given.page and found:
-        text = "\n".join(page(found, failed))
+        # Where the checkouts are is no part of the result.
+        text = "\n".join(page(found, failed)).replace(str(given.all or given.repository), "DIR")
         (RESULTS / "parity.md").write_text(text + "\n", encoding="utf-8")
     return 1 if failed else 0
 
