@@ -73,8 +73,8 @@ PFLLIB = Repository(
     "TsingZ0/PFLlib", "d832e76f6a23b833038949ec1e4fdefe63a4d350", "system", ("h5py",)
 )
 TIE = (
-    "After the second round one client's convolutions differ by 1.5e-5: a pooling window holds two "
-    "values that are equal to seven digits, and the other one is its largest."
+    "In the second round one client's convolutions differ by 1.5e-5: in one pooling window two "
+    "values are equal but for rounding, and each side takes another one as its largest."
 )
 DROPOUT = "Dropout is off on both sides, as its draws cannot be the same."
 
