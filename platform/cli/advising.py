@@ -75,24 +75,19 @@ def _federation(one: Federation) -> str:
     )
 
 
-def _interval(*numbers: float | None) -> str:
-    shown = [f"{number:+.1f}" for number in numbers if number is not None]
-    return f"{shown[0]} [{', '.join(shown[1:])}]" if shown else "-"
-
-
 def _said(asked: Asked, advice: Advice) -> Iterator[Said]:
     yield f"{_federation(asked)} (delta {asked.delta:g}, {asked.relation}), {asked.mechanism}"
     arm = f" ({advice.alone})" if advice.alone else ""
     if advice.use is None:
         yield f"advice: stay alone{arm}: {advice.reason}"
     else:
-        gain = _interval(advice.use.gain, advice.use.low, advice.use.high)
         yield f"advice: use {advice.use.way}"
-        yield f"gain: {gain} points, on all classes, over a client alone at its best{arm}"
+        gain = f"{advice.use.points()} points, on all classes"
+        yield f"gain: {gain}, over a client alone at its best{arm}"
     own = "not measured"
     if advice.own is not None:
-        own = _interval(advice.own.own_gain, advice.own.own_low, advice.own.own_high)
-        own += f" points with {advice.own.way}; advised is evaluation.at_home: {advice.at_home}"
+        own = f"{advice.own.points(own=True)} points with {advice.own.way}"
+        own += f"; advised is evaluation.at_home: {advice.at_home}"
     yield f"own classes: {own}"
     if advice.fewest_clients is not None:
         yield f"stay alone with fewer than {advice.fewest_clients:,} clients at this epsilon"
@@ -100,13 +95,7 @@ def _said(asked: Asked, advice: Advice) -> Iterator[Said]:
     if advice.cell:
         head, columns = advice.cell[0], ("way", "accuracy", "gain, all classes", "gain, own")
         rows = [
-            (
-                row.way,
-                f"{row.all:.1f}%",
-                _interval(row.gain, row.low, row.high),
-                _interval(row.own_gain, row.own_low, row.own_high),
-            )
-            for row in advice.cell
+            (row.way, f"{row.all:.1f}%", row.points(), row.points(own=True)) for row in advice.cell
         ]
         title = f"measured: {head.data}, {_federation(head)}; {head.seeds} seeds, {head.source}"
         yield table(title, columns, rows)

@@ -97,6 +97,12 @@ class Row(Federation):
     own_high: float | None
     source: str
 
+    def points(self, *, own: bool = False) -> str:
+        """Return the gain with its interval; "-" if it was not measured."""
+        names = ("own_gain", "own_low", "own_high") if own else ("gain", "low", "high")
+        shown = [f"{value:+.1f}" for name in names if (value := getattr(self, name)) is not None]
+        return f"{shown[0]} [{', '.join(shown[1:]) or 'no interval'}]" if shown else "-"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
