@@ -92,7 +92,17 @@ def test_half_the_noise_counts_twice_and_noise_that_each_client_adds_by_the_root
     assert rests_on(asking(40_000, **alone)) == 200
     assert rests_on(asking(39_999, **alone)) == 100
     assert asking(39_999, **alone).fewest_clients == 40_000
+    assert asking(10_000, **alone).fewest_clients == 40_000
     assert rests_on(asking(200, mechanism="central_noise")) == 200
+
+
+def test_no_gain_of_a_weaker_cell_counts_beyond_one_without_a_gain():
+    lucky = [replace(row, clients=50) for row in ROWS if row.clients == 400]
+    for clients, basis, fewest in ((400, 400, 200), (150, 100, 200), (99, 50, 50), (49, 50, 50)):
+        asked = replace(ASKED, clients=clients)
+        found = advise(asked, BUILT_IN.facts_of(asked.mechanism), [*ROWS, *lucky])
+        assert (rests_on(found), found.fewest_clients) == (basis, fewest)
+        assert (found.use is None) == (clients in (150, 49))
 
 
 def test_other_kinds_of_federations_are_other_cells():
@@ -114,7 +124,7 @@ def test_what_the_numbers_do_not_say_is_noted():
     bare = asking(2, mechanism="none", epsilon="inf")
     assert rests_on(bare) == 400 and bare.fewest_clients is None
     assert "nothing protects" in bare.notes[0]
-    record = asking(10_000, mechanism="dp_sgd")
+    record = asking(100_000, mechanism="dp_sgd")
     assert record.use is None and "record" in record.notes[0]
     assert "server" in asking(200, mechanism="central_noise").notes[0]
     for images, noted in ((8, 0), (32, 0), (7, 1), (33, 1)):
