@@ -20,16 +20,16 @@ from platform.results.advice import Advice, Asked, Federation, advise, measured
 
 def advise_command(config: Path | None, *, as_json: bool, **options: Any) -> None:
     """Print what to use, what it gains, when to stay alone, and the cell on which that rests."""
-    given = {name: one for name, one in options.items() if one is not None and one is not False}
-    found = {} if config is None else _declared(load_config(config))
-    found |= given
-    mechanisms, name = Sources().mechanisms, found.setdefault("mechanism", "distributed_noise")
+    layers = ({} if config is None else _declared(load_config(config)), options)
+    found: dict[str, Any] = {"mechanism": "distributed_noise"}
+    found |= {key: one for layer in layers for key, one in layer.items() if one is not None}
+    mechanisms, name = Sources().mechanisms, found["mechanism"]
     if name not in mechanisms.names:
         valid = ", ".join(mechanisms.names)
         raise ConfigError(f"--mechanism: {name!r} is not valid; valid: {valid}")
     chosen = mechanisms.named(name)
     if not chosen.facts.claims:
-        if "epsilon" in given:
+        if options["epsilon"] is not None:
             raise ConfigError(f"--epsilon: does not go with {name}; valid: a --mechanism of noise")
         found["epsilon"] = "inf"
     try:
@@ -54,7 +54,7 @@ def _declared(config: RunConfig) -> dict[str, Any]:
     classes = "all" if part.kind == "iid" else part.classes_per_client
     known = len(dataset_info(task.dataset, config.plugins).classes)
     of_shots = (task.shots or 0) * (known if classes == "all" else classes or 0)
-    said = {
+    return {
         "clients": task.clients,
         "images": part.images_per_client or of_shots or None,
         "classes_each": classes,
@@ -64,7 +64,6 @@ def _declared(config: RunConfig) -> dict[str, Any]:
         "mechanism": claim.mechanism,
         "relation": claim.relation,
     }
-    return {name: value for name, value in said.items() if value is not None}
 
 
 def _federation(one: Federation) -> str:
@@ -82,7 +81,7 @@ def _said(asked: Asked, advice: Advice) -> Iterator[Said]:
         yield f"advice: stay alone{arm}: {advice.reason}"
     else:
         yield f"advice: use {advice.use.way}"
-        gain = f"{advice.use.points()} points, on all classes"
+        gain = f"{advice.use.points()} points on all classes of {advice.use.data}"
         yield f"gain: {gain}, over a client alone at its best{arm}"
     own = "not measured"
     if advice.own is not None:

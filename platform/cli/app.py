@@ -262,9 +262,7 @@ def configs(
             help="Show this one in full, with all that it extends.", autocompletion=config_names
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
-    ] = None,
+    overrides: SetOption = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
     papers: Annotated[bool, typer.Option("--papers", help="List those of papers' tables.")] = False,
     as_published: Reference = False,
@@ -280,9 +278,7 @@ def datasets(
         Path | None,
         typer.Option(metavar="CONFIG", help="Show what each client of this configuration holds."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
-    ] = None,
+    overrides: SetOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw --show as .svg, .png or .pdf.")] = None,
     check: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check the folder of this data set.")
@@ -314,8 +310,8 @@ def advise(
         str | None, typer.Option(metavar="N|all", help="Classes of a client.")
     ] = None,
     groups: Annotated[
-        bool, typer.Option("--groups", help="Groups see classes differently.")
-    ] = False,
+        bool | None, typer.Option("--groups", help="Groups see classes differently.")
+    ] = None,
     epsilon: Annotated[float | None, typer.Option(help="Of the run.", min=0.0, max=1e6)] = None,
     mechanism: Annotated[str | None, typer.Option(help="Default distributed_noise.")] = None,
     as_json: Json = False,
