@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from docs.pages import accountants, api, columns, keys, methods, notebooks, reproduce
+from docs.pages import accountants, advice, api, columns, keys, methods, notebooks, reproduce
 from docs.pages.markdown import relinked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,7 +91,7 @@ def _texts(pages: Mapping[Path, str], folder: Path) -> dict[str, str]:
         place = (folder / name).parent
         place.mkdir(parents=True, exist_ok=True)
         text = notebooks.page(path, place) if path.suffix == ".ipynb" else path.read_text("utf-8")
-        texts[name] = _led(text, path.parent, name, pages, folder)
+        texts[name] = _led(advice.filled(text), path.parent, name, pages, folder)
     for short, page in BUILT.items():
         name = f"reference/{short}"
         texts[name] = _led(page(folder / "reference"), folder / "reference", name, pages, folder)

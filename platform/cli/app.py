@@ -45,6 +45,12 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
 app.add_typer(report_app)
 
+OptionalConfig = Annotated[
+    Path | None,
+    typer.Argument(
+        help="A YAML file, or a packaged name such as quickstart.", autocompletion=config_names
+    ),
+]
 PluginsOption = Annotated[Path | None, PLUGINS]
 EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
 Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
@@ -76,12 +82,7 @@ def default(context: typer.Context, version: Version = False) -> None:
 
 @app.command()
 def run(
-    config: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A YAML file, or a packaged name such as quickstart.", autocompletion=config_names
-        ),
-    ] = None,
+    config: OptionalConfig = None,
     set_: SetOption = None,
     resume: Annotated[
         str | None, typer.Option("--resume", help="Go on with this run; takes no CONFIG.")
@@ -261,9 +262,7 @@ def configs(
             help="Show this one in full, with all that it extends.", autocompletion=config_names
         ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
-    ] = None,
+    overrides: SetOption = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
     papers: Annotated[bool, typer.Option("--papers", help="List those of papers' tables.")] = False,
     as_published: Reference = False,
@@ -279,9 +278,7 @@ def datasets(
         Path | None,
         typer.Option(metavar="CONFIG", help="Show what each client of this configuration holds."),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
-    ] = None,
+    overrides: SetOption = None,
     plot: Annotated[Path | None, typer.Option(help="Draw --show as .svg, .png or .pdf.")] = None,
     check: Annotated[
         str | None, typer.Option(metavar="NAME", help="Check the folder of this data set.")
@@ -301,6 +298,28 @@ def datasets(
 
     A folder of images of your own is the data set `images`: --check images --root DIR names its
     layout, and tells which images are for training, validation and testing.
+    """
+
+
+@app.command(by="advising.advise_command")
+def advise(
+    config: OptionalConfig = None,
+    clients: Annotated[int | None, typer.Option(help="Clients.", min=1, max=100_000)] = None,
+    images: Annotated[int | None, typer.Option(help="Of a client.", min=1, max=10_000_000)] = None,
+    classes_each: Annotated[
+        str | None, typer.Option(metavar="N|all", help="Classes of a client.")
+    ] = None,
+    groups: Annotated[
+        bool | None, typer.Option("--groups", help="Groups see classes differently.")
+    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="Of the run.", min=0.0, max=1e6)] = None,
+    mechanism: Annotated[str | None, typer.Option(help="Default distributed_noise.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a federation gains over a client alone, from public numbers and measured ones.
+
+    Options override keys of CONFIG. It reads no folder: counts of images are private, and who joins
+    because of them tells others what they are.
     """
 
 

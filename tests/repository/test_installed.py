@@ -140,6 +140,7 @@ def test_a_run_among_such_names_comes_back_from_a_backup(installed, tmp_path):
     summary = json.loads(python(*COORDINATOR, "run", "quickstart", *SETTINGS, "--json", cwd=folder))
     assert [row["round"] for row in summary["rounds"]] == [1]
     assert summary["final"]["epsilon"]["peers"] == pytest.approx(8.0, rel=1e-2)
+    assert "\nadvice: " in python(*COORDINATOR, "advise", "handwriting", cwd=folder)
     python(*COORDINATOR, "backup", "file", cwd=folder)
     back = ("--storage", "sqlite:///back/sotto.db")
     python(*COORDINATOR, "restore", "file", *back, cwd=folder)

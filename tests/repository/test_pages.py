@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from docs.pages import __main__ as pages
-from docs.pages import api, built, reproduce, site
+from docs.pages import advice, api, built, reproduce, site
+from platform.results.advice import measured
 from tests.repository._source import ROOT, module_name, python_files
 from tests.repository.test_docs import broken_links
 
@@ -69,6 +70,22 @@ def test_a_page_that_nobody_named_comes_last(tmp_path: Path):
 def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path, link: str):
     with pytest.raises(ValueError, match=r"page.md: .* leads to no page and no file"):
         site._led(f"[a]({link})", site.DOCS, "page.md", {}, tmp_path)
+
+
+def test_measured_cells_are_tables_on_the_page_of_which_method():
+    rows = measured(
+        "data,domain,clients,images,classes_each,groups,epsilon,way,seeds,all,alone,gain,low,high,"
+        "own_gain,own_low,own_high,source\n"
+        "a/b,b,1200,16,all,0,8,sums,9,80,70,10,8,12,,,,x\n"
+        "a/b,b,50,16,2,1,4,sums,9,50,50,0,-1,1,-2,-3,-1,x\n"
+    )
+    text = advice.filled((site.DOCS / "which-method.md").read_text("utf-8"), rows)
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    assert [line[1] for line in lines[:4]] == ["clients", "---", "1,200", "50"]
+    assert [line[6] for line in lines[2:4]] == ["`sums`", "stay alone"]
+    assert lines[2][9] == "+10.0 [+8.0, +12.0]" and lines[3][10] == "-2.0 [-3.0, -1.0]"
+    assert [line[:3] for line in lines[6:]] == [["few", "yes", "never"], ["all", "no", "1,200"]]
+    assert "csv" not in text
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from tests.repository.test_layering import imported
 # interface, and the methods that the core's own are compared with.
 SATELLITES = (
     "benchmarks",
+    "platform/cli/advising.py",
     "platform/cli/datasets.py",
     "platform/cli/page_records.py",
     "platform/cli/sweep.py",
@@ -27,6 +28,7 @@ SATELLITES = (
     "platform/experiment/privacy_auditing",
     "platform/relay/flower",
     "platform/relay/nvflare",
+    "platform/results/advice.py",
     "platform/results/charts.py",
     "platform/results/page",
     "platform/results/pictures.py",
