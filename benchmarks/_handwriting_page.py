@@ -113,17 +113,18 @@ def cells(runs: Sequence[Row], alones: Sequence[Row]) -> list[Row]:
             **{"own_gain": own_middle, "own_low": own_middle - own_half},
             "own_high": own_middle + own_half,
         }
-        rows.append(
-            {
-                **{"data": "handwriting", "domain": cell.domain, "clients": CLIENTS[cell.domain]},
-                **{"images": 16, "classes_each": CLASSES[cell.kind]},
-                **{"groups": int(cell.kind == "four hands"), "epsilon": cell.epsilon},
-                **{"way": cell.way, "alone_way": cell.alone.arm, "seeds": len(gains)},
-                **{name: f"{value:.2f}" for name, value in numbers.items()},
-                "source": "docs/results/handwriting.md",
-            }
-        )
-    return rows
+        place: Row = {
+            **{"data": f"handwriting/{cell.domain}", "domain": cell.domain},
+            **{"clients": CLIENTS[cell.domain], "images": 16, "classes_each": CLASSES[cell.kind]},
+            **{"groups": int(cell.kind == "four hands"), "epsilon": f"{float(cell.epsilon):g}"},
+        }
+        shown = {name: f"{value:.1f}" for name, value in numbers.items()}
+        source = {"source": "docs/results/handwriting.md"}
+        rows.append({**place, "way": cell.way, "seeds": len(gains), **shown, **source})
+        alone = {name: shown["alone"] if name in ("all", "alone") else "" for name in shown}
+        arm = {"way": f"alone: {cell.alone.arm}", "seeds": len(cell.alone.by_seed)}
+        rows.append({**place, **arm, **alone, **source})
+    return list({tuple(map(str, row.values())): row for row in rows}.values())
 
 
 def page(runs: Sequence[Row], alones: Sequence[Row]) -> list[str]:

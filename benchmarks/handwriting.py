@@ -101,7 +101,7 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
 }
 """Settings that tuning tries; each way has the same number."""
 HEADS: Mapping[str, Sequence[str]] = {
-    "class statistics": ("shared", "both", "select"),
+    "class statistics": ("shared", "select"),
     "refined head": ("shared", "select"),
     "PromptFL": ("shared", "select"),
 }
