@@ -120,7 +120,7 @@ def test_configurations_come_before_those_of_papers(sotto):
     names = [one["name"] for one in sotto("configs", "--json").document]
     own = [name for name in names if "/" not in name]
     listed = sotto("configs", "--all").out.splitlines()
-    assert len(own) == 12 and [line.split()[0] for line in listed[2:-1]] == own
+    assert len(own) == 13 and [line.split()[0] for line in listed[2:-1]] == own
     assert listed[-1] == f"{len(names) - len(own)} tables of papers: --papers"
     assert "quickstart" not in sotto("configs", "--papers", "--all").out
 
