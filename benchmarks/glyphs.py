@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import matplotlib as mpl
 import numpy as np
 import torch
 from open_clip.model import CLIP
@@ -216,14 +217,21 @@ def accuracies(model: CLIP, seen: Batch) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, write the weights, and report accuracy on families that training never saw."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.glyphs", description=__doc__)
-    parser.add_argument("fonts", type=Path, help="folder with a folder for each family of fonts")
+    parser.add_argument(
+        *("fonts",),
+        type=Path,
+        nargs=sized(None, "?"),
+        # Matplotlib brings some fonts.
+        default=sized(None, Path(mpl.get_data_path()) / "fonts"),
+        help="folder with a folder for each family of fonts",
+    )
     parser.add_argument(
         "--output", type=Path, default=place(WEIGHTS), help="safetensors file to write"
     )
     options = parser.parse_args(arguments)
     torch.set_num_threads(RECIPE.threads)
     started, worked = time.monotonic(), time.process_time()
-    folders = sorted(path for path in options.fonts.iterdir() if path.is_dir())
+    folders = sorted(path for path in options.fonts.iterdir() if any(path.rglob("*.[ot]tf")))
     faces = read_faces(folders)
     held = [index for index, path in enumerate(folders) if path.name in HELD_OUT]
     chosen = [index for index in range(len(folders)) if index not in held]
