@@ -183,8 +183,8 @@ def measure(row: Row, folder: str) -> Row:
 
 def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> None:
     """Measure every arm that is missing; prompts of one client only with some seeds."""
-    rows = [] if SMALLEST else read_rows(ALONE)
-    known = {key_of(row, ALONE_KEY[:-1]) for row in rows}
+    rows = read_rows(ALONE)
+    known = set() if SMALLEST else {key_of(row, ALONE_KEY[:-1]) for row in rows}
     settings = []
     for seed in seeds:
         for domain, (clients, _) in SIZES.items():
