@@ -249,7 +249,7 @@ def _tuning(runs: Sequence[Row]) -> Iterator[str]:
         if row["stage"] == "tuning":
             tried[row["way"], row["setting"]].append(float(row["all"]))
     yield "Every way had six settings on MNIST's pool: 220 clients, epsilon 4, iid and two classes,"
-    yield "up to two seeds that no other number here uses. Digits take MNIST's choice. A way that is"
+    yield "up to two seeds that no other number uses. Digits take MNIST's choice. A way that is"
     yield "not in the first table stopped here."
     yield ""
     yield "| way | setting | runs | mean |"
