@@ -83,10 +83,10 @@ def federated(row: Row, clients: alone.Clients, text: Vector, rng: np.random.Gen
 
 
 def nearest_mean(shots: alone.Shots, text: Vector) -> Vector:
-    """Means of a client's own classes, of length one; zero for the others."""
+    """Means of a client's own classes, of length one; NaN for the others, which it never names."""
     sums = np.eye(len(text))[shots.labels].T @ shots.features
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    return np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), -1e3)
+    return np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), np.nan)
 
 
 def zero_shot(shots: alone.Shots, text: Vector) -> Vector:
@@ -110,7 +110,8 @@ ARMS: dict[str, Callable[[alone.Shots, Vector], Vector]] = {
 
 def accuracy(head: Vector, tests: alone.Shots) -> float:
     """Percent of right answers."""
-    return 100.0 * float(((tests.features @ head.T).argmax(axis=1) == tests.labels).mean())
+    scores = np.nan_to_num(tests.features @ head.T, nan=-np.inf)
+    return 100.0 * float((scores.argmax(axis=1) == tests.labels).mean())
 
 
 def recomputed(row: Row, folder: Path) -> float:
