@@ -294,6 +294,18 @@ def __getattr__(name: str) -> Any:
 SCAFFOLD = Case(("clientscaffold", "clientSCAFFOLD"), "scaffold")
 
 
+def updated(
+    method: Any, state: Arrays, personal: list[Any], data: Sequence[Examples]
+) -> list[Arrays]:
+    """Train our clients for one round; return their updates, and change their personal state."""
+    results = [
+        method.client_update(ClientView(state, (), own), one, trainer(EPOCHS, 16), rng())
+        for own, one in zip(personal, data, strict=True)
+    ]
+    personal[:] = [result.personal for result in results]
+    return [result.update for result in results]
+
+
 def scaffold(folder: Path) -> Iterator[Pair]:
     """Networks, control variates of clients and server, for two rounds."""
     published, method, data = clients_of(SCAFFOLD), method_of(SCAFFOLD), examples()
@@ -311,14 +323,10 @@ def scaffold(folder: Path) -> Iterator[Pair]:
         return [held[prefix + name] for name in order]
 
     for number in (1, 2):
-        updates = []
-        for i, client in enumerate(published):
+        for client in published:
             client.set_parameters(server.global_model, server.global_c)
             client.train()
-            view = ClientView(state, (), personal[i])
-            result = method.client_update(view, data[i], trainer(EPOCHS, 16), rng())
-            updates.append(result.update)
-            personal[i] = result.personal
+        updates = updated(method, state, personal, data)
         yield (
             f"clients' control variates after round {number}",
             [client.client_c for client in published],
@@ -345,15 +353,11 @@ def fedproto(folder: Path) -> Iterator[Pair]:
     state = method.init_server(rng())
     personal = [{**method.init_client(rng(), rng()), **whole(client)} for client in published]
     for number in (1, 2):
-        updates = []
-        for i, client in enumerate(published):
+        for client in published:
             client.train()
             # Its `train` averages features while the network still moves; this function after it.
             client.collect_protos()
-            view = ClientView(state, (), personal[i])
-            result = method.client_update(view, data[i], trainer(EPOCHS, 16), rng())
-            updates.append(result.update)
-            personal[i] = result.personal
+        updates = updated(method, state, personal, data)
         yield (
             f"clients' networks after round {number}",
             [whole(client) for client in published],
@@ -391,15 +395,11 @@ def fedgh(folder: Path) -> Iterator[Pair]:
     state = {**method.init_server(rng()), **state}
     personal = [{**method.init_client(rng(), rng()), **whole(client)} for client in published]
     for number in (1, 2):
-        updates = []
-        for i, client in enumerate(published):
+        for client in published:
             client.set_parameters(server.head)
             client.train()
             client.collect_protos()
-            view = ClientView(state, (), personal[i])
-            result = method.client_update(view, data[i], trainer(EPOCHS, 16), rng())
-            updates.append(result.update)
-            personal[i] = result.personal
+        updates = updated(method, state, personal, data)
         names = sorted(name for name in personal[0] if name in whole(published[0]))
         yield (
             f"clients' networks after round {number}",

@@ -28,7 +28,7 @@ from _grid import (
     workers,
     write_rows,
 )
-from _handwriting_page import cells, page
+from _handwriting_page import CLIENTS, cells, page
 from _sizes import RESULTS, ROOT, SMALLEST, place, sized
 
 CONFIG = "handwriting"
@@ -41,8 +41,8 @@ TUNING_SEEDS = (100, 101)
 TUNED_AT = 4.0
 MEASURED = sized(20, 2)
 EPSILONS = (8.0, 4.0, 2.0)
-SIZES: Mapping[str, tuple[int, int]] = {"mnist": (240, 220), "digits": (80, 70)}
-"""Clients of each domain; in tuning fewer, as its test images come out of the pool."""
+TUNED_CLIENTS: Mapping[str, int] = {"mnist": 220, "digits": 70}
+"""Clients in tuning, as its test images come out of the pool."""
 
 KINDS: Mapping[str, Sequence[str]] = {
     "iid": (),
@@ -115,7 +115,7 @@ def overrides(row: Row) -> list[str]:
         *(f"seed={row['seed']}", *KINDS[row["kind"]]),
         f"task.dataset=handwriting{'_tuning' if is_tuning else ''}",
         f"task.domains=[{domain}]",
-        f"task.clients={SIZES[domain][is_tuning]}",
+        f"task.clients={(TUNED_CLIENTS if is_tuning else CLIENTS)[domain]}",
         f"evaluation.measured_clients={MEASURED}",
         # The coordinator adds as much noise as clients would, in a tenth of the time.
         *("privacy.mechanism=central_noise", "secure_aggregation.enabled=false"),
@@ -152,7 +152,7 @@ def finals(rows: Sequence[Row], seeds: Sequence[int], ways: Sequence[str]) -> It
     """The chosen settings with every head, on fresh seeds."""
     settings = chosen([row for row in rows if row["stage"] == "tuning"])
     for seed in seeds:
-        for domain in SIZES:
+        for domain in CLIENTS:
             for kind in KINDS:
                 for way in ways:
                     for head in HEADS[way]:
@@ -187,7 +187,7 @@ def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> No
     known = set() if SMALLEST else {key_of(row, ALONE_KEY[:-1]) for row in rows}
     settings = []
     for seed in seeds:
-        for domain, (clients, _) in SIZES.items():
+        for domain in CLIENTS:
             for kind in KINDS:
                 row = _row("final", domain, kind, "", "", 8.0, seed)
                 if key_of(row, ALONE_KEY[:-1]) not in known:
@@ -197,7 +197,6 @@ def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> No
                         {
                             **{"config": CONFIG, "kind": f"{domain}/{kind}", "seed": seed},
                             **{"words": [], "coop": seed in prompts, "overrides": common},
-                            "clients": clients,
                         }
                     )
     settings = sized(settings, settings[:1])

@@ -55,7 +55,7 @@ from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import MethodDefaults
 from methods.interface.method import CountsWith
-from methods.networks.method import BatchObjective
+from methods.networks.method import BatchObjective, columns_of
 from methods.prompts.prompt import Captions, require_backbone
 
 SUMS: Final = "class_sums"
@@ -267,9 +267,7 @@ class ClassStatistics(MethodDefaults):
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return logits (n, len(classes)); refuse a class that the task does not have."""
-        if missing := [name for name in classes if name not in self.classes]:
-            raise MethodError(f"classes: {missing[0]!r} has no sums; valid: {self.classes}")
-        chosen = [self.classes.index(name) for name in classes]
+        chosen = columns_of(classes, self.classes)
         rows = self.rows(torch.tensor(batch["features"])).numpy()
         scores = rows @ view.broadcast[WEIGHT].T + view.broadcast[BIAS]
         if self.config.head not in _WITH_MOMENTS:

@@ -32,6 +32,7 @@ from torch import Tensor
 from methods.errors import MethodError
 from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, MethodDefaults
+from methods.networks.method import columns_of
 from methods.prompts.prompt import Captions, as_tensor, cosine_logits, require_backbone
 
 TABLE: Final = "table"
@@ -124,9 +125,7 @@ class WordTable(MethodDefaults):
 
     def predict(self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]) -> m.Logits:
         """Return CLIP's logits (n, len(classes)) for the names' words; refuse an unknown name."""
-        if missing := [name for name in classes if name not in self.classes]:
-            raise MethodError(f"classes: {missing[0]!r} has no word; valid: {self.classes}")
-        chosen = view.broadcast[MATCHED][[self.classes.index(name) for name in classes]]
+        chosen = view.broadcast[MATCHED][columns_of(classes, self.classes)]
         text = self.text[torch.as_tensor(np.array(chosen)).to(self.text.device)]
         return cosine_logits(text, batch, self.captions.backbone)
 

@@ -40,7 +40,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import require_positive, require_ring_bits
+from privacy._validate import finite_vector, require_positive, require_ring_bits
 from privacy.clipping import ClippedUpdate, clip
 from privacy.errors import CalibrationError, SensitivityViolation
 from privacy.events import Relation
@@ -211,8 +211,11 @@ class Cones:
         require_positive(width=self.width)
 
     def project(self, vector: NDArray[Any]) -> NDArray[np.float64]:
-        """Return rows with h raised to zero and s shortened to h; what is inside stays."""
-        rows = np.array(vector, np.float64).reshape(-1, self.width)
+        """Return rows with h raised to zero and s shortened to h; what is inside stays.
+
+        `NonFiniteUpdate` for NaN and infinity, also where the projection would hide them.
+        """
+        rows = finite_vector(vector).reshape(-1, self.width).copy()
         head = np.maximum(rows[:, 0], 0.0)
         length = np.linalg.norm(rows[:, 1:], axis=1)
         rows[:, 1:] *= (head / np.maximum(np.maximum(length, head), np.finfo(float).tiny))[:, None]

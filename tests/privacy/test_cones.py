@@ -17,6 +17,7 @@ from privacy import (
     DistributedNoise,
     GroupCounts,
     IntegerUploadNoise,
+    NonFiniteUpdate,
     SensitivityViolation,
     SystemNoise,
     grid_of,
@@ -114,6 +115,13 @@ def test_counts_of_groups_are_coordinates_like_others():
     u, v = integers(how, [9, 0, b, 0]), integers(how, [0, 9, 0, b])
     assert np.linalg.norm(u - v) == pytest.approx(SCALE * math.sqrt(2 * (NORM**2 + b**2)), rel=1e-3)
     assert release_of(how, 4).sensitivity == pytest.approx(math.sqrt(2 * (NORM**2 + b**2)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_no_projection_hides_what_is_not_finite(value):
+    for width in (1, 2):
+        with pytest.raises(NonFiniteUpdate):
+            integers(central(width), [0.1, 0.0, value, 0.1])
 
 
 def test_a_width_below_one_is_refused():

@@ -24,7 +24,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays, LocalResult, TensorSpec
+from methods import Arrays, LocalResult
 from platform.config.randomness import stream
 from platform.experiment.privacy_auditing.outcome import (
     ChannelAudit,
@@ -56,7 +56,7 @@ ROOT = math.sqrt(2.0)
 
 def block_spec(spec: Spec) -> Spec:
     """Return the arrays of one block."""
-    return {n: TensorSpec(t.shape[1:], t.dtype, t.weighting, t.source) for n, t in spec.items()}
+    return {n: dataclasses.replace(t, shape=t.shape[1:]) for n, t in spec.items()}
 
 
 def groups_of(spec: Spec) -> int:
