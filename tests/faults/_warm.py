@@ -31,7 +31,7 @@ def load_everything() -> None:
 
 def plan_each_setup() -> None:
     """Plans what will be run, without training: an engine of gradients must not be forked."""
-    adapter._tiny_model = functools.cache(adapter._tiny_model)
+    adapter._shipped = functools.cache(adapter._shipped)
     for setup in SETUPS:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
