@@ -7,8 +7,9 @@ holds. Its head is then one of
 - `own`: the cosine of an image with its class means; classes that it does not hold come last;
 - `both`: the method says whether an image shows a class that the client holds, and the means say
   which of them: p(y) = p_method(held) p_means(y | held) for a held class y, else p_method(y);
-- `select`: the one of the three with most right answers on the client's own examples, where a mean
-  leaves the example itself out. Ties go to `both`, then to `shared`.
+- `select`: `own` or `shared`, whichever has more right answers on the client's own examples, where
+  a mean leaves the example itself out; `own` if both have as many. `both` never has more there than
+  `own`, since the means decide among the held classes in either.
 
 Nothing of this feeds an upload: means and choice are made after the last release, and the method
 never sees them. They are a model of the client's data without noise, which no epsilon covers.
@@ -29,8 +30,7 @@ from methods.interface import method as m
 from methods.interface.defaults import CLIENT_ONLY, OverMethod
 
 Head = Literal["shared", "own", "both"]
-HEADS: Final[tuple[Head, ...]] = ("both", "shared", "own")
-"""In the order in which ties are broken."""
+HEADS: Final[tuple[Head, ...]] = ("own", "shared", "both")
 ROWS: Final = "home.rows"
 HEAD: Final = "home.head"
 """Names of arrays in personal state: means (C, d), zero for a class that is not held, and the
@@ -80,7 +80,7 @@ class AtHome(OverMethod):
         features, labels = data.arrays[FEATURES].astype(np.float64), data.arrays["labels"]
         members = labels[:, None] == np.arange(len(self.classes))
         sums = members.T.astype(np.float64) @ features
-        chosen: Head = "both" if self.head == "select" else self.head
+        chosen: Head = "shared" if self.head == "select" else self.head
         if self.head == "select" and len(labels):
             held = members.any(axis=0)
             scores = np.full(members.shape, -np.inf)
@@ -91,11 +91,11 @@ class AtHome(OverMethod):
             shared = self.base.predict(
                 replace(_bare(view), personal=personal), data.arrays, self.classes
             )
-            right = {
-                head: int((combined(head, shared, scores).argmax(axis=1) == labels).sum())
-                for head in HEADS
-            }
-            chosen = max(HEADS, key=right.__getitem__)
+            own, others = (
+                int((combined(head, shared, scores).argmax(axis=1) == labels).sum())
+                for head in ("own", "shared")
+            )
+            chosen = "own" if own >= others else "shared"
         kept = {ROWS: sums.astype(np.float32), HEAD: np.array(HEADS.index(chosen), np.int64)}
         return {**personal, **kept}
 
@@ -111,6 +111,19 @@ class AtHome(OverMethod):
         scores[:, held] = _cosines(batch[FEATURES].astype(np.float64), rows[known][held])
         head = HEADS[int(view.personal[HEAD])]
         return combined(head, shared, scores).astype(np.float32)
+
+    def expert_weights(
+        self, view: m.ClientView, batch: m.Arrays, classes: Sequence[str]
+    ) -> m.Logits | None:
+        """Return the method's, or (n, 2): one for `own`, then one for any other head.
+
+        So their mean over clients says how many chose `own`.
+        """
+        found = self.base.expert_weights(_bare(view), batch, classes)
+        if found is not None or HEAD not in view.personal:
+            return found
+        is_own = HEADS[int(view.personal[HEAD])] == "own"
+        return np.tile(np.array([is_own, not is_own], np.float32), (len(batch[FEATURES]), 1))
 
 
 def combined(head: Head, shared: NDArray[Any], scores: NDArray[np.float64]) -> NDArray[np.float64]:

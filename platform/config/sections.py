@@ -376,7 +376,8 @@ class EvaluationConfig(Section):
     at_home: Literal["shared", "own", "both", "select"] = "shared"
     """Head of a client after the last release. `shared`: the method's. `own`: means of its own
     image features for its own classes. `both`: the method says whether a class is one of these, the
-    means say which. `select`: what is right most often on its own images.
+    means say which. `select`: `own` or `shared`, by its own images; the summary's `expert_weights`
+    then says how many chose `own`.
     """
     worth_of_sharing: bool = True
     """Whether Sotto repeats the run at the end with uploads of zeros, once with its noise and once

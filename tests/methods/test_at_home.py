@@ -63,12 +63,25 @@ def test_a_client_chooses_what_is_right_with_each_example_left_out(own):
     width = own.base.shared_spec()["context"].shape[1]
     near = np.eye(width)[[0, 0, 1, 1]] + 0.1 * np.eye(width)[[2, 3, 4, 5]]
     two_of_each = held(near, [0, 0, 1, 1])
-    # The means are right with every example left out; where all are, ties go to `both`.
-    assert finished(own, two_of_each, shared_right=True)[1] == "both"
+    # The means are right with every example left out; where all are, so is `own`.
+    assert finished(own, two_of_each, shared_right=True)[1] == "own"
     assert finished(own, two_of_each, shared_right=False)[1] == "own"
     # With one example of each class, nothing is left of its class: the means are never right.
     alone = held(near[[0, 2]], [0, 1])
     assert finished(own, alone, shared_right=True)[1] == "shared"
+
+
+def test_reports_count_the_clients_that_chose_their_own(own):
+    width = own.base.shared_spec()["context"].shape[1]
+    data = held(np.eye(width)[[0, 0, 1, 1]], [0, 0, 1, 1])
+    for shared_right, labels, weights in (
+        (False, [0, 0, 1, 1], [1, 0]),
+        (True, [0, 1, 2, 3], [0, 1]),
+    ):
+        examples = held(data.arrays[FEATURES], labels)
+        personal, _ = finished(own, examples, shared_right=shared_right)
+        view = ClientView(newcomer(own).broadcast, (), personal)
+        assert own.expert_weights(view, examples.arrays, own.classes).tolist() == [weights] * 4
 
 
 def test_rows_are_sums_of_own_images_and_predict_by_cosine(own):
