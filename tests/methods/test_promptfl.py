@@ -183,3 +183,35 @@ def test_a_context_of_words_predicts_as_those_words(task, examples):
         words.predict(ClientView({}), examples.arrays, task.classes),
         atol=1e-4,
     )
+
+
+def test_a_warm_start_fits_the_prompt_to_class_means_and_then_is_promptfl(task, examples):
+    warm, plain = build(promptfl, task, warm_steps=40), build(promptfl, task)
+    state = warm.init_server(rng(1))
+    np.testing.assert_array_equal(state[CONTEXT], plain.init_server(rng(1))[CONTEXT])
+    first = warm.client_update(ClientView(state), examples, trainer(), rng())
+    labels, features = examples.arrays["labels"], examples.arrays["features"]
+    for label in range(len(task.classes)):
+        expected = features[labels == label].sum(axis=0)
+        np.testing.assert_allclose(first.update[promptfl.SUMS][label], expected, atol=1e-6)
+    assert not first.update[CONTEXT].any()
+
+    # The means themselves are told apart, as the prompt of before did not.
+    targets = np.roll(np.eye(features.shape[1], dtype=np.float32)[:4], 1, axis=0)
+    means = {**first.update, promptfl.SUMS: 3.0 * targets}
+    fitted = warm.server_update(state, mean_of(means), (), rng())
+    batch = {"features": targets, "labels": np.arange(4)}
+    before = plain.predict(ClientView(state), batch, task.classes)
+    after = warm.predict(ClientView(fitted), batch, task.classes)
+    gained = [row[label] - row.mean() for label, row in enumerate(after)]
+    lost = [row[label] - row.mean() for label, row in enumerate(before)]
+    assert np.mean(gained) > np.mean(lost)
+
+    one, other = (
+        method.client_update(ClientView(each), examples, trainer(), rng(3))
+        for method, each in ((warm, fitted), (plain, {CONTEXT: fitted[CONTEXT]}))
+    )
+    np.testing.assert_array_equal(one.update[CONTEXT], other.update[CONTEXT])
+    assert not one.update[promptfl.SUMS].any()
+    ended = warm.server_update(fitted, mean_of(one.update), (), rng())
+    np.testing.assert_array_equal(ended[CONTEXT], fitted[CONTEXT] + one.update[CONTEXT])
