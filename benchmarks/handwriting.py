@@ -15,6 +15,7 @@ import argparse
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 
 import alone
 from _grid import (
@@ -59,6 +60,17 @@ PROMPT = (
 )
 REFINED = (*STATISTICS[:1], "privacy.clipping_norm=1.0", "evaluation.every=20")
 WORDS = "method.context_init=a photo of a"
+WARM = (*PROMPT[:2], WORDS, "method.warm_steps=200", "evaluation.every=5")
+SMALL_NETWORK: Mapping[str, str] = {
+    **{"network": "cnn", "channels": "[4, 8]", "feature_width": "32"},
+    "image_size": "28",
+}
+"""A network of few numbers, as noise falls on each of them."""
+PIXELS = ("task.model=null", "evaluation.every=20")
+FEDAVG = (
+    *(*PIXELS, "method.name=fedavg"),
+    *(f"method.{name}={value}" for name, value in SMALL_NETWORK.items()),
+)
 WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "class statistics": {
         "text 0.1": (*STATISTICS, "method.text_weight=0.1"),
@@ -98,13 +110,44 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
             *(*PROMPT, "training.learning_rate=0.1", "privacy.clipping_norm=0.3"),
         ),
     },
+    "warm PromptFL": {
+        f"{rounds} rounds, {rate}, C {norm}": (
+            *(*WARM, f"rounds={rounds}", f"training.learning_rate={rate}"),
+            *("training.local_steps=2", f"privacy.clipping_norm={norm}"),
+        )
+        for rounds, rate, norm in (
+            *((1, 0.1, 1.0), (2, 0.1, 1.0), (3, 0.03, 1.0)),
+            *((3, 0.1, 1.0), (3, 0.1, 0.3), (5, 0.1, 1.0)),
+        )
+    },
+    "FedAvg on pixels": {
+        f"{rounds} rounds, {steps} steps, {rate}, C {norm}": (
+            *(*FEDAVG, f"rounds={rounds}", f"training.local_steps={steps}"),
+            *(f"training.learning_rate={rate}", f"privacy.clipping_norm={norm}"),
+        )
+        for rounds, steps, rate, norm in (
+            *((10, 10, 0.1, 1.0), (10, 10, 0.1, 0.5), (10, 20, 0.1, 1.0)),
+            *((20, 10, 0.1, 1.0), (20, 10, 0.1, 0.5), (10, 10, 0.3, 1.0)),
+        )
+    },
 }
 """Settings that tuning tries; each way has the same number."""
-HEADS: Mapping[str, Sequence[str]] = {
-    "class statistics": ("shared", "select"),
-    "refined head": ("shared", "select"),
-    "PromptFL": ("shared", "select"),
+OF_PIXELS: Mapping[str, Sequence[str]] = {
+    "FedPer": (
+        *(*PIXELS, "method.name=fedper"),
+        *(f"method.{name}={value}" for name, value in SMALL_NETWORK.items()),
+    ),
+    "PM-MoE": (
+        *(*PIXELS, "method.name=pm_moe", "method.base=fedper"),
+        *(f"method.base_options.{name}={value}" for name, value in SMALL_NETWORK.items()),
+        *("method.gate_rounds=2", "method.top_k=10"),
+    ),
 }
+"""Personalised methods on the same network, with what tuning chose for FedAvg."""
+CHEAP = ("class statistics", "refined head")
+"""Ways with every data set, kind and seed; the others have MNIST, iid and two classes, the shared
+head and the first three seeds."""
+HEADS = ("shared", "select")
 """Heads of clients at home (`evaluation.at_home`) in the final runs."""
 
 
@@ -136,7 +179,7 @@ def tuning() -> Iterator[Row]:
                     yield _row("tuning", "mnist", kind, way, setting, TUNED_AT, seed)
 
 
-def chosen(rows: Sequence[Row]) -> Mapping[str, str]:
+def chosen(rows: Sequence[Row]) -> dict[str, str]:
     """The setting of each way with the best mean over the tuning runs."""
     found = {}
     for way, settings in WAYS.items():
@@ -149,16 +192,17 @@ def chosen(rows: Sequence[Row]) -> Mapping[str, str]:
 
 
 def finals(rows: Sequence[Row], seeds: Sequence[int], ways: Sequence[str]) -> Iterator[Row]:
-    """The chosen settings with every head, on fresh seeds."""
+    """The chosen settings on fresh seeds."""
     settings = chosen([row for row in rows if row["stage"] == "tuning"])
-    for seed in seeds:
-        for domain in CLIENTS:
-            for kind in KINDS:
-                for way in ways:
-                    for head in HEADS[way]:
-                        for epsilon in EPSILONS:
-                            named = f"{settings[way]}; {head}"
-                            yield _row("final", domain, kind, way, named, epsilon, seed)
+    settings |= dict.fromkeys(OF_PIXELS, settings["FedAvg on pixels"])
+    for way in ways:
+        heads, domains, kinds, its_seeds = HEADS, list(CLIENTS), list(KINDS), list(seeds)
+        if way not in CHEAP:
+            heads, domains, kinds, its_seeds = HEADS[:1], domains[:1], kinds[:2], its_seeds[:3]
+        for seed, domain, kind, head in product(its_seeds, domains, kinds, heads):
+            # In four hands, clients hold nearly all classes, as iid.
+            for epsilon in EPSILONS if (kind, head) != ("four hands", "select") else ():
+                yield _row("final", domain, kind, way, f"{settings[way]}; {head}", epsilon, seed)
 
 
 def _row(*values: object) -> Row:
@@ -168,14 +212,21 @@ def _row(*values: object) -> Row:
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers, in percent."""
     setting, _, head = row["setting"].partition("; ")
-    more = [*WAYS[row["way"]][setting], *([f"evaluation.at_home={head}"] if head else [])]
+    more = [*WAYS["FedAvg on pixels" if row["way"] in OF_PIXELS else row["way"]][setting]]
+    if row["way"] in OF_PIXELS:
+        own = [override for override in more if not override.startswith("method.")]
+        more = [*own, *OF_PIXELS[row["way"]]]
+    if head:
+        more.append(f"evaluation.at_home={head}")
     fewer = sized([], ["task.clients=20"])
     summary, seconds = summarise_run(CONFIG, [*overrides(row), *more, *fewer], folder)
     final = summary["final"]
+    chose_own = final["expert_weights"][0] if head == "select" else None
     return {
         **row,
         "all": f"{100 * final['accuracy']['mean']:.2f}",
         "own": f"{100 * final['protocol']['own']['mean']:.2f}",
+        "chose_own": "" if chose_own is None else f"{100 * chose_own:.0f}",
         "epsilon_peers": f"{final['epsilon']['peers']:.3f}",
         "seconds": f"{seconds:.1f}",
     }
@@ -216,7 +267,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stage", choices=("tuning", "alone", "final", "page"), default="page")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
-    parser.add_argument("--ways", choices=WAYS, nargs="*", default=list(WAYS))
+    parser.add_argument(
+        "--ways", choices=(*WAYS, *OF_PIXELS), nargs="*", default=[*WAYS, *OF_PIXELS]
+    )
     parser.add_argument("--prompts", type=int, nargs="*", default=[0, 1, 2], help="seeds of CoOp")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
