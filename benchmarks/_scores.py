@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 from scipy import stats
+from scipy.optimize import brentq
 
 import platform
 from platform.experiment.environment import environment
@@ -21,6 +23,16 @@ OPPONENT = (
     "gains; [handwriting](handwriting.md) compares with a client alone at its best.",
 )
 """The warning of every page that compares with training alone."""
+
+
+def mu_of(epsilon: float, delta: float = 1e-5) -> float:
+    """Sensitivity over deviation of one Gaussian release (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(mu: float) -> float:
+        lower = stats.norm.cdf(-epsilon / mu + mu / 2)
+        return float(lower - np.exp(epsilon) * stats.norm.cdf(-epsilon / mu - mu / 2) - delta)
+
+    return float(brentq(excess, 1e-3, 50.0))
 
 
 def spread(values: Sequence[float]) -> str:

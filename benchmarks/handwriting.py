@@ -2,6 +2,7 @@
 
     python benchmarks/handwriting.py --stage tuning     # on handwriting_tuning, seeds 100 and 101
     python benchmarks/handwriting.py --stage alone      # every arm of alone.py, on the final seeds
+    python benchmarks/handwriting.py --stage ceiling    # a network on the pixels of all clients
     python benchmarks/handwriting.py --stage final      # the tuned settings, on the final seeds
     python benchmarks/handwriting.py                    # the page, and the cells of `sotto advise`
 
@@ -16,6 +17,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import alone
 from _grid import (
@@ -30,7 +32,10 @@ from _grid import (
     write_rows,
 )
 from _handwriting_page import CLIENTS, cells, page
+from _pixels import EPOCHS, class_sums, pooled_network
 from _sizes import RESULTS, ROOT, SMALLEST, place, sized
+
+from platform.config import load_config
 
 CONFIG = "handwriting"
 KEY = ("stage", "domain", "kind", "way", "setting", "epsilon", "seed")
@@ -144,9 +149,11 @@ OF_PIXELS: Mapping[str, Sequence[str]] = {
     ),
 }
 """Personalised methods on the same network, with what tuning chose for FedAvg."""
+SUMS_OF_PIXELS = "class sums on pixels"
 CHEAP = ("class statistics", "refined head")
 """Ways with every data set, kind and seed; the others have MNIST, iid and two classes, the shared
 head and the first three seeds."""
+EVERY_WAY = (*WAYS, *OF_PIXELS, SUMS_OF_PIXELS)
 HEADS = ("shared", "select")
 """Heads of clients at home (`evaluation.at_home`) in the final runs."""
 
@@ -195,10 +202,11 @@ def finals(rows: Sequence[Row], seeds: Sequence[int], ways: Sequence[str]) -> It
     """The chosen settings on fresh seeds."""
     settings = chosen([row for row in rows if row["stage"] == "tuning"])
     settings |= dict.fromkeys(OF_PIXELS, settings["FedAvg on pixels"])
+    settings[SUMS_OF_PIXELS] = "nearest mean"
     for way in ways:
-        heads, domains, kinds, its_seeds = HEADS, list(CLIENTS), list(KINDS), list(seeds)
+        heads, domains, kinds, its_seeds = list(HEADS), list(CLIENTS), list(KINDS), list(seeds)
         if way not in CHEAP:
-            heads, domains, kinds, its_seeds = HEADS[:1], domains[:1], kinds[:2], its_seeds[:3]
+            heads, domains, kinds, its_seeds = heads[:1], domains[:1], kinds[:2], its_seeds[:3]
         for seed, domain, kind, head in product(its_seeds, domains, kinds, heads):
             # In four hands, clients hold nearly all classes, as iid.
             for epsilon in EPSILONS if (kind, head) != ("four hands", "select") else ():
@@ -211,6 +219,10 @@ def _row(*values: object) -> Row:
 
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers, in percent."""
+    if row["way"] == SUMS_OF_PIXELS:
+        found = class_sums(load_config(Path(CONFIG), pixel_overrides(row)), float(row["epsilon"]))
+        none = {name: "" for name in ("own", "chose_own", "epsilon_peers", "seconds")}
+        return {**row, "all": f"{found:.2f}", **none}
     setting, _, head = row["setting"].partition("; ")
     more = [*WAYS["FedAvg on pixels" if row["way"] in OF_PIXELS else row["way"]][setting]]
     if row["way"] in OF_PIXELS:
@@ -230,6 +242,31 @@ def measure(row: Row, folder: str) -> Row:
         "epsilon_peers": f"{final['epsilon']['peers']:.3f}",
         "seconds": f"{seconds:.1f}",
     }
+
+
+def pixel_overrides(row: Row) -> list[str]:
+    """The overrides of a run on pixels; the smallest has few clients."""
+    fewer = sized([], ["task.clients=20"])
+    return [*overrides(row), *fewer, "task.model=null", "method.name=fedavg"]
+
+
+def measure_ceiling(seeds: Sequence[int]) -> None:
+    """Add a network on all clients' pixels to the arms of `ALONE`, iid, where it is missing."""
+    rows, arm = read_rows(ALONE), "pooled network on pixels"
+    known = {key_of(row, ALONE_KEY) for row in rows}
+    for seed in seeds:
+        for domain in CLIENTS:
+            row = {"domain": domain, "kind": "iid", "seed": str(seed), "arm": arm}
+            if key_of(row, ALONE_KEY) in known:
+                continue
+            config = load_config(
+                Path(CONFIG), pixel_overrides(_row("final", domain, "iid", "", "", 8.0, seed))
+            )
+            found = pooled_network(config, epochs=sized(EPOCHS, 1))
+            empty = dict.fromkeys((*alone.SETS, "seconds"), "")
+            rows.append({**row, **empty, "all": f"{found:.2f}"})
+            write_rows(ALONE, rows, ALONE_KEY)
+            print(arm, domain, seed, f"{found:.2f}", flush=True)
 
 
 def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> None:
@@ -265,11 +302,10 @@ def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stage", choices=("tuning", "alone", "final", "page"), default="page")
+    stages = ("tuning", "alone", "ceiling", "final", "page")
+    parser.add_argument("--stage", choices=stages, default="page")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
-    parser.add_argument(
-        "--ways", choices=(*WAYS, *OF_PIXELS), nargs="*", default=[*WAYS, *OF_PIXELS]
-    )
+    parser.add_argument("--ways", choices=EVERY_WAY, nargs="*", default=list(EVERY_WAY))
     parser.add_argument("--prompts", type=int, nargs="*", default=[0, 1, 2], help="seeds of CoOp")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
@@ -279,6 +315,8 @@ def main() -> None:
         run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
     if options.stage == "alone" or SMALLEST:
         measure_alone(sized(options.seeds, [0]), sized(options.prompts, []), options.jobs)
+    if options.stage == "ceiling" or SMALLEST:
+        measure_ceiling(sized(options.seeds[:3], [0]))
     if options.stage == "final" or SMALLEST:
         wanted = list(finals(read_rows(OUTPUT), options.seeds, options.ways))
         wanted = sized(wanted, one_of_each(wanted, "way"))

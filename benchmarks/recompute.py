@@ -21,28 +21,16 @@ from pathlib import Path
 import alone
 import numpy as np
 from _grid import Row, read_rows, shared_folder
+from _scores import mu_of
 from _sizes import sized
-from handwriting import ALONE, CONFIG, OUTPUT, overrides
+from handwriting import ALONE, CHEAP, CONFIG, OUTPUT, overrides
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import softmax
-from scipy.stats import norm
 from sklearn.linear_model import Ridge
 
 from platform.config import load_config
 
 Vector = NDArray[np.float64]
-DELTA = 1e-5
-
-
-def mu_of(epsilon: float) -> float:
-    """Sensitivity over deviation of one Gaussian release with this epsilon."""
-
-    def excess(mu: float) -> float:
-        lower = norm.cdf(-epsilon / mu + mu / 2)
-        return float(lower - np.exp(epsilon) * norm.cdf(-epsilon / mu - mu / 2) - DELTA)
-
-    return float(brentq(excess, 1e-3, 50.0))
 
 
 def unit(rows: Vector) -> Vector:
@@ -139,7 +127,7 @@ def drawn(number: int, rng: random.Random) -> list[list[Row]]:
     cells: dict[tuple[str, ...], list[Row]] = {}
     for row in read_rows(OUTPUT):
         is_shared = row["stage"] == "final" and row["setting"].endswith("; shared")
-        if is_shared and row["way"] != "PromptFL":
+        if is_shared and row["way"] in CHEAP:
             place = (row["domain"], row["kind"], row["way"], row["epsilon"])
             cells.setdefault(place, []).append(row)
     for row in read_rows(ALONE):
