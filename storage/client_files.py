@@ -375,15 +375,6 @@ def version_of(statements: Statements) -> str:
     return version
 
 
-def migrate(statements: Statements, version: str) -> None:
-    """Bring an open store to the newest schema, in the transaction that is open."""
-    versions = (FIRST, *STEPS)
-    for later in versions[versions.index(version) + 1 :]:
-        for statement in STEPS[later]:
-            statements.run(statement)
-    state_version(statements)
-
-
 def state_version(statements: Statements) -> None:
     """Write the newest schema's version into an open store."""
     found = SchemaVersion.parse(NEWEST)
@@ -415,7 +406,12 @@ class ClientFile:
             if not is_newest:
                 with self.transaction(patience=_STAGE_PATIENCE) as rows:
                     # Read again under the lock: another process may have been faster.
-                    migrate(rows.statements, version_of(rows.statements))
+                    version = version_of(rows.statements)
+                    versions = (FIRST, *STEPS)
+                    for later in versions[versions.index(version) + 1 :]:
+                        for statement in STEPS[later]:
+                            rows.statements.run(statement)
+                    state_version(rows.statements)
         self.verify_structure()
 
     @property

@@ -195,14 +195,6 @@ def require_ledger_row(row: LedgerRow) -> None:
     require_text(mechanism=row.mechanism, relation=row.relation, sampling=row.sampling)
     require_count(round_number=row.round_number, attempt=row.attempt)
     require_at_least_one(count=row.count)
-    _require_real_numbers(row)
-    _require_shares(row)
-    _require_cohort(row)
-    if row.status != "reserved":
-        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
-
-
-def _require_real_numbers(row: LedgerRow) -> None:
     require_float(
         standard_deviation=row.standard_deviation,
         clipping_norm=row.clipping_norm,
@@ -215,6 +207,10 @@ def _require_real_numbers(row: LedgerRow) -> None:
         raise InvalidRecordError("clipping_norm must be above 0 (infinity where nothing bounds it)")
     if not 0.0 < row.sampling_probability <= 1.0:
         raise InvalidRecordError("sampling_probability must be above 0 and at most 1")
+    _require_shares(row)
+    _require_cohort(row)
+    if row.status != "reserved":
+        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
 
 
 def _require_shares(row: LedgerRow) -> None:

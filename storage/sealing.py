@@ -332,7 +332,12 @@ class Rows:
     def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
         if shape.digest(row[:-1]) != row.digest:
-            raise _damaged(self.statements.where, shape, row)
+            known = row._asdict()
+            parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
+            raise DatabaseDamaged(
+                f"database {self.statements.where} is damaged: the row of table {shape.name} of "
+                f"{', '.join(parts)} does not fit its digest"
+            )
         return row
 
 
@@ -357,12 +362,3 @@ _SEVERAL: Final = frozenset({tuple, list})
 def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
     way = " DESC" if newest_first else ""
     return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
-
-
-def _damaged(where: str, shape: Shape, row: Any) -> DatabaseDamaged:
-    known = row._asdict()
-    parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
-    return DatabaseDamaged(
-        f"database {where} is damaged: the row of table {shape.name} of {', '.join(parts)} does not"
-        " fit its digest"
-    )

@@ -36,19 +36,6 @@ from methods.errors import BackboneError
 Setting = bool | int | float | str
 
 
-def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Setting]]]:
-    """Return path, type, own description and plain settings of each module of a model.
-
-    Two models with equal weights may compute different results: the weights do not show whether the
-    activation is GELU or its quick approximation, how many heads there are, or how tokens are
-    pooled. This description does.
-    """
-    return [
-        (path, type(module).__qualname__, module.extra_repr(), _settings(module))
-        for path, module in model.named_modules()
-    ]
-
-
 def _settings(module: nn.Module) -> dict[str, Setting]:
     # Loading and running change these two settings, and the forward pass does not use them.
     passing = {"training", "grad_checkpointing"}
@@ -248,7 +235,11 @@ class Backbone:
         """Return embeddings of texts, cut after the last end-of-text token; refuse longer ones."""
         if not texts:
             raise BackboneError("texts has 0 entries; valid is at least 1.")
-        self._require_room(texts)
+        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
+            # open_clip cuts a long text silently, and usually loses the class name.
+            lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
+            longest = max(lengths, key=lambda text: lengths[text])
+            self._require_length(lengths[longest], f"The text {longest!r}")
         ids = self._tokenizer(list(texts)).to(self.device)
         end_of_text = self._text.end_of_text(ids)
         ids = ids[:, : int(end_of_text.max()) + 1]
@@ -307,13 +298,6 @@ class Backbone:
                 f"{what} has {positions} tokens; model.name {self.name!r} takes at most "
                 f"{self.context_length}, start and end included."
             )
-
-    def _require_room(self, texts: Sequence[str]) -> None:
-        # open_clip cuts a long text silently, and usually loses the class name.
-        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
-            lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
-            longest = max(lengths, key=lambda text: lengths[text])
-            self._require_length(lengths[longest], f"The text {longest!r}")
 
 
 def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu") -> Backbone:
@@ -398,7 +382,12 @@ def device_of(device: str) -> torch.device:
 
 def fingerprint_of(model: nn.Module) -> str:
     """Return the digest of weights and computation that `Backbone.fingerprint` states."""
-    digest = hashlib.sha256(json.dumps(architecture_of(model)).encode())
+    # The weights do not show the activation, the number of heads, or how tokens are pooled.
+    architecture = [
+        (path, type(module).__qualname__, module.extra_repr(), _settings(module))
+        for path, module in model.named_modules()
+    ]
+    digest = hashlib.sha256(json.dumps(architecture).encode())
     state: Mapping[str, Tensor] = model.state_dict()
     for key in sorted(state):
         array = np.ascontiguousarray(state[key].cpu().numpy())

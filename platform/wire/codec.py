@@ -76,7 +76,10 @@ def encode_frame(frame: Frame) -> bytes:
     buffers: list[bytes | memoryview] = []
     entries: list[_Entry] = []
     for name, array in sorted(frame.arrays.items()):
-        dtype = _dtype(name, array)
+        dtype = _OWN_NAMES.get(array.dtype) or array.dtype.name
+        if dtype not in DTYPES:
+            raise ProtocolError(f"message: array {name!r} has dtype {dtype}, which is not carried")
+        _finite(name, array)
         entries.append((name, dtype, array.shape))
         buffers.append(np.ascontiguousarray(array, DTYPES[dtype]).data)
     for name, blob in sorted(frame.blobs.items()):
@@ -268,14 +271,6 @@ def _buffers(
             values = np.frombuffer(data[start:end], DTYPES[dtype]).reshape(shape)
             arrays[name] = _finite(name, values.copy())
     return arrays, blobs
-
-
-def _dtype(name: str, array: NDArray[Any]) -> str:
-    dtype = _OWN_NAMES.get(array.dtype) or array.dtype.name
-    if dtype not in DTYPES:
-        raise ProtocolError(f"message: array {name!r} has dtype {dtype}, which is not carried")
-    _finite(name, array)
-    return dtype
 
 
 def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:

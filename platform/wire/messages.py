@@ -324,7 +324,17 @@ def decode_assignment(data: bytes) -> Assignment:
     """Read an assignment."""
     frame, envelope = opened(data, "assignment")
     (count,) = integers([frame.fields.get("experts")], 1)
-    broadcast, experts = _split(frame.arrays)
+    broadcast: dict[str, NDArray[Any]] = {}
+    experts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, value in frame.arrays.items():
+        part, slash, rest = name.partition("/")
+        number, second, tensor = rest.partition("/")
+        if part == "broadcast" and slash:
+            broadcast[rest] = value
+        elif part == "expert" and second:
+            experts.setdefault(number, {})[tensor] = value
+        else:
+            raise ProtocolError("message: an array belongs to no part of it")
     is_whole = count == len(experts) <= MAX_EXPERTS
     if not is_whole or any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
@@ -375,19 +385,3 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()
-
-
-def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:
-    """Return broadcast, and each expert under its number as text, in one pass over the arrays."""
-    broadcast: dict[str, NDArray[Any]] = {}
-    experts: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, value in arrays.items():
-        part, slash, rest = name.partition("/")
-        number, second, tensor = rest.partition("/")
-        if part == "broadcast" and slash:
-            broadcast[rest] = value
-        elif part == "expert" and second:
-            experts.setdefault(number, {})[tensor] = value
-        else:
-            raise ProtocolError("message: an array belongs to no part of it")
-    return broadcast, experts

@@ -163,14 +163,13 @@ class Envelope:
         if covered < len(header) or message[: len(header)] != header:
             raise refusal()
         whole = memoryview(message)
-        self._require_trailer(hashlib.sha256(whole[:covered]).digest(), message[end:])
-        return whole[len(header) : end]
-
-    def _require_trailer(self, digest: bytes, trailer: bytes) -> None:
+        digest = hashlib.sha256(whole[:covered]).digest()
+        trailer = message[end:]
         if self.is_signed:
             self._verify(digest, trailer)
         elif not compare_digest(digest[:CHECKSUM_BYTES], trailer):
             raise refusal()
+        return whole[len(header) : end]
 
     def verify(self, body: bytes, signature: bytes) -> None:
         """Check a client's signature on a message of which the server passed on only the parts.
