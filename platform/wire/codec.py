@@ -20,6 +20,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -282,6 +283,7 @@ def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
 """A round number and its attempt, both from 1."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -311,14 +313,23 @@ def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
     return frame, peek(data)[1]
 
 
-def envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    """Return an envelope as plain fields of a frame."""
-    return {
+def framed(
+    kind: str,
+    envelope: Envelope,
+    own: Mapping[str, Any] = _NOTHING,
+    *,
+    arrays: Arrays = _NOTHING,
+    blobs: Mapping[str, bytes] = _NOTHING,
+) -> bytes:
+    """Serialise a message of one kind: its envelope beside its own fields, arrays and bytes."""
+    fields = {
         "run_id": envelope.run_id,
         "round": envelope.round_number,
         "attempt": envelope.attempt,
         "committed": None if envelope.committed is None else list(envelope.committed),
+        **own,
     }
+    return encode_frame(Frame(kind, fields, arrays, blobs))
 
 
 def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:
