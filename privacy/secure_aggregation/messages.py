@@ -274,8 +274,7 @@ def encode_roster(
     parameters: RoundParameters, client: int, roster: Mapping[int, PublicKeys]
 ) -> bytes:
     """Encode kind 2, from the server to a client."""
-    records = {i: keys.channel + keys.mask + keys.signature for i, keys in roster.items()}
-    return Envelope(parameters, Kind.ROSTER, receiver=client).close(pack_records(records))
+    return Envelope(parameters, Kind.ROSTER, receiver=client).close(pack_roster(roster))
 
 
 def decode_roster(
@@ -283,18 +282,12 @@ def decode_roster(
 ) -> dict[int, PublicKeys]:
     """Decode kind 2; against an active adversary every owner's signature is verified."""
     body = Envelope(parameters, Kind.ROSTER, receiver=client).open(message)
-    signature = SIGNATURE_BYTES if parameters.is_active else 0
-    records = unpack_records(body, 2 * KEY_BYTES + signature)
-    if not records.keys() <= parameters.invited:
-        raise refusal()
+    roster = unpack_roster(parameters, body)
     if parameters.is_active:
-        for index, each in records.items():
+        for index, keys in roster.items():
             owner = Envelope(parameters, Kind.ADVERTISED_KEYS, sender=index)
-            owner.verify(each[: 2 * KEY_BYTES], each[2 * KEY_BYTES :])
-    return {
-        index: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
-        for index, each in records.items()
-    }
+            owner.verify(keys.channel + keys.mask, keys.signature)
+    return roster
 
 
 def box_context(parameters: RoundParameters, dealer: int, receiver: int) -> bytes:
@@ -456,6 +449,23 @@ def pack_indices(indices: Iterable[int]) -> bytes:
     """Write a set of clients, in ascending order."""
     ascending = sorted(set(indices))
     return struct.pack(f"<{len(ascending)}I", *ascending)
+
+
+def pack_roster(roster: Mapping[int, PublicKeys]) -> bytes:
+    """Write the keys of clients, with their owners' signatures in an active round."""
+    return pack_records({i: k.channel + k.mask + k.signature for i, k in roster.items()})
+
+
+def unpack_roster(parameters: RoundParameters, body: bytes | memoryview) -> dict[int, PublicKeys]:
+    """Read keys of invited clients, without checking a signature; see `unpack_records`."""
+    signature = SIGNATURE_BYTES if parameters.is_active else 0
+    records = unpack_records(body, 2 * KEY_BYTES + signature)
+    if not records.keys() <= parameters.invited:
+        raise refusal()
+    return {
+        index: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
+        for index, each in records.items()
+    }
 
 
 def pack_records(records: Mapping[int, bytes]) -> bytes:
