@@ -46,7 +46,6 @@ from privacy._validate import (
     require_member,
     require_not_negative,
     require_positive,
-    require_ring_bits,
 )
 from privacy.clipping import ClippedUpdate, clip
 from privacy.errors import CalibrationError, SensitivityViolation
@@ -130,7 +129,8 @@ def clip_to_grid(
         TypeError: `noise` is not a noise source (a bare generator is not one).
         ValueError: `ring_bits` is out of range.
     """
-    require_ring_bits(ring_bits)
+    if not 2 <= ring_bits <= 64:
+        raise ValueError(f"ring_bits is {ring_bits}; it must be from 2 to 64")
     require_noise_source(noise)
     norm, counts, cones = mechanism.clipping_norm, mechanism.counts, mechanism.cones
     if counts is not None:

@@ -140,7 +140,7 @@ def settle_open(
     rows: LedgerRows, table: LedgerTable, where: Where, *, status: LedgerStatus
 ) -> None:
     """Move those of some rows that are still reserved to another status."""
-    found = _sealed_rows(rows, table, where)
+    found = rows.read(table, where, order=_KEY)
     rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
 
@@ -154,7 +154,7 @@ def settle(
 ) -> tuple[LedgerRow, ...]:
     """Move rows from `reserved` to another status, and return them; see `set_status`."""
     require_member("status", status, LEDGER_STATUSES)
-    found = _sealed_rows(rows, table, where)
+    found = rows.read(table, where, order=_KEY)
     if pseudonyms is not None:
         wanted = set(pseudonyms)
         found = [row for row in found if row.pseudonym in wanted]
@@ -176,17 +176,13 @@ def settle(
 
 def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
     """Return the rows that meet all conditions, in the order of their key."""
-    return tuple(LedgerRow(*_FACTS(row)) for row in _sealed_rows(rows, table, where))
+    return tuple(LedgerRow(*_FACTS(row)) for row in rows.read(table, where, order=_KEY))
 
 
 def read_logged(rows: Rows, start: int, end: int) -> tuple[LedgerRow, ...]:
     """Return the rows behind leaves of the log, from one place to before another."""
     found = rows.selected(Ledger, _LOGGED, (start, end))
     return tuple(LedgerRow(*_FACTS(row)) for row in found)
-
-
-def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any]:
-    return rows.read(table, where, order=_KEY)
 
 
 def require_ledger_row(row: LedgerRow) -> None:

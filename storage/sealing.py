@@ -78,11 +78,6 @@ class Shape:
     page: str
     blobs: tuple[int, ...]
 
-    @property
-    def key_length(self) -> int:
-        """Columns of the key."""
-        return len(self.keys)
-
     def condition(self, length: int) -> str:
         """Return the condition on the first columns of the key."""
         return equalities(self.keys[:length])
@@ -110,10 +105,6 @@ class Shape:
         """Return a row's values with its digest."""
         values = [row[name] for name in self.columns[:-1]]
         return (*values, self.digest(values))
-
-    def resealed(self, row: Any) -> Any:
-        """Return a row with a fresh digest."""
-        return row._replace(digest=self.digest(row[:-1]))
 
 
 def shape_of(table: type[Sealed]) -> Shape:

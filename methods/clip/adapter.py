@@ -8,7 +8,7 @@ This module runs the text tower itself instead of open_clip's `encode_text`, for
 do not change the result. Under a causal mask a position sees only earlier positions, so the
 sequence may end with the last end-of-text token. Only the end-of-text row is pooled, so the last
 block computes only that row. A prefix that all texts share has the same hidden states in all of
-them, so it is computed once (`Backbone.encode_prefixed`).
+them, so it is computed once (`Backbone.encode_behind`).
 """
 
 from __future__ import annotations
@@ -255,25 +255,11 @@ class Backbone:
         self._require_length(embeddings.shape[1])
         return self._text.encode(embeddings, end_of_text)
 
-    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode texts that start alike; differentiable with respect to both parts.
-
-        Equals `encode_embeddings` of the prefix before every suffix, at a fraction of its cost.
-        Refuses more positions than the context has.
-
-        Args:
-            prefix: Embeddings of the shared first positions (start token included), (P, token_dim).
-            suffixes: Embeddings of the rest, (n, S, token_dim), P + S at most `context_length`.
-            end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
-                at least P.
-        """
-        following = self.follow(len(prefix), suffixes, end_of_text)
-        return self.encode_behind(prefix.unsqueeze(0), following)[0]
-
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all parts of the texts that do not depend on the prefix of P = `before` positions.
 
-        The other arguments are as for `encode_prefixed`.
+        Suffixes are embeddings (n, S, token_dim), P + S at most `context_length`; `end_of_text` has
+        positions within the whole text, int64 (n,), each at least P.
         """
         self._require_length(before + suffixes.shape[1])
         return self._text.follow(before, suffixes, end_of_text)
@@ -281,8 +267,8 @@ class Backbone:
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
         """Return features (U, n, embed_dim) of the texts that follow behind each of U prefixes.
 
-        Differentiable; equals `encode_prefixed` of each prefix (U, P, token_dim) in turn, in one
-        pass. `following` comes from `follow`, for prefixes of P positions.
+        Differentiable; equals `encode_embeddings` of each prefix (U, P, token_dim), start token
+        included, before every suffix, at a fraction of the cost. `following` comes from `follow`.
         """
         return self._text.encode_behind(prefixes, following)
 

@@ -208,8 +208,9 @@ def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
 
 def is_admitted(method: Method, mechanism: Mechanism) -> bool:
     """Return whether a mechanism can protect a method's releases, by their declarations."""
-    unit, shown = mechanism.facts.unit, mechanism.shows_uploads
-    if method.visibility is Visibility.PER_CLIENT and not shown:
+    unit = mechanism.facts.unit
+    # The server may see an upload that has all the noise itself, or if nothing is claimed.
+    if method.visibility is Visibility.PER_CLIENT and not mechanism.facts.noises_alone:
         return False
     return unit is None or unit in method.units
 

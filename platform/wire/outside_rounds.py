@@ -30,7 +30,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,11 +235,6 @@ def encode_roll_call(envelope: Envelope) -> bytes:
     return framed("roll_call", envelope)
 
 
-def decode_roll_call(data: bytes) -> Envelope:
-    """Read a roll call."""
-    return _bare_envelope(data, "roll_call")
-
-
 def encode_introduction(message: Introduction) -> bytes:
     """Serialise an introduction."""
     newest = None if message.newest is None else list(message.newest)
@@ -269,11 +264,6 @@ def _attempt(frame: Frame, name: str) -> Attempt | None:
 def encode_pool_notice(envelope: Envelope) -> bytes:
     """Serialise a notice that the pool is made; it asks a client to name its own entry."""
     return framed("pool_notice", envelope)
-
-
-def decode_pool_notice(data: bytes) -> Envelope:
-    """Read a notice."""
-    return _bare_envelope(data, "pool_notice")
 
 
 def encode_claim(message: Claim) -> bytes:
@@ -373,7 +363,8 @@ def decode_scores(data: bytes) -> Scores:
     return Scores(envelope, tallies, weights, _attempt(frame, "after"))
 
 
-def _bare_envelope(data: bytes, kind: str) -> Envelope:
+def decode_bare(data: bytes, kind: Literal["roll_call", "pool_notice"]) -> Envelope:
+    """Read a message that is its envelope alone."""
     frame, envelope = opened(data, kind)
     if frame.arrays or frame.blobs:
         raise ProtocolError("message: its parts are not those of its kind")

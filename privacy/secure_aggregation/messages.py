@@ -116,11 +116,6 @@ class Envelope:
         """Whether the message ends with a signature in place of a checksum."""
         return self.parameters.is_active and self.sender != SERVER
 
-    @property
-    def trailer_bytes(self) -> int:
-        """How many bytes follow the body."""
-        return SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES
-
     def header(self) -> bytes:
         """Return the 52 bytes that open the message."""
         return header_of(self.parameters, self.kind, self.sender, self.receiver)
@@ -158,7 +153,7 @@ class Envelope:
         if not isinstance(message, bytes):
             raise refusal()
         header = self.header()
-        end = len(message) - self.trailer_bytes
+        end = len(message) - (SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES)
         covered = end if self.is_signed else end - vector_bytes
         if covered < len(header) or message[: len(header)] != header:
             raise refusal()
@@ -180,11 +175,6 @@ class Envelope:
 
     def _verify(self, digest: bytes, signature: bytes) -> None:
         verify_signature(self.parameters.identity(self.sender), digest, signature)
-
-
-def signature_of(message: bytes) -> bytes:
-    """Return the signature of a signed message that was opened before."""
-    return message[-SIGNATURE_BYTES:]
 
 
 BOX_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
@@ -266,7 +256,7 @@ def decode_advertised_keys(parameters: RoundParameters, client: int, message: by
     body = envelope.open(message)
     if len(body) != 2 * KEY_BYTES:
         raise refusal()
-    signature = signature_of(message) if envelope.is_signed else b""
+    signature = message[-SIGNATURE_BYTES:] if envelope.is_signed else b""
     return PublicKeys(bytes(body[:KEY_BYTES]), bytes(body[KEY_BYTES:]), signature)
 
 
@@ -396,7 +386,7 @@ def decode_confirmed_transcript(
     body = Envelope(parameters, Kind.CONFIRMED_TRANSCRIPT, sender=client).open(message)
     if body != transcript:
         raise refusal()
-    return signature_of(message)
+    return message[-SIGNATURE_BYTES:]
 
 
 def encode_confirmations(

@@ -130,10 +130,6 @@ def _read_digest(parameters: RoundParameters, field: bytes) -> bytes:
     return field
 
 
-def _read_keys(parameters: RoundParameters, field: bytes) -> Mapping[int, bytes]:
-    return MappingProxyType(unpack_records(field, KEY_BYTES))
-
-
 def _read_indices(parameters: RoundParameters, field: bytes) -> tuple[int, ...]:
     return tuple(unpack_records(field, 0))
 
@@ -179,10 +175,6 @@ def _read_dealt(parameters: RoundParameters, field: bytes) -> Dealt:
     return dealt
 
 
-def _write_sum(parameters: RoundParameters, words: Words) -> bytes:
-    return bytes(pack(words, parameters.ring_bits))
-
-
 def _read_sum(parameters: RoundParameters, field: bytes) -> Words:
     words = unpack(memoryview(field), parameters.vector_length, parameters.ring_bits)
     if words is None:
@@ -214,7 +206,10 @@ def _read_refused(parameters: RoundParameters, field: bytes) -> tuple[Refusal, .
 CLIENT = Form(lambda _, client: _LENGTH.pack(client), _read_client)
 DIGEST = Form(lambda _, digest: bytes(digest), _read_digest)
 """A digest, a key or a seed: 32 bytes."""
-KEYS = Form(lambda _, keys: pack_records(keys), _read_keys)
+KEYS = Form(
+    lambda _, keys: pack_records(keys),
+    lambda _, field: MappingProxyType(unpack_records(field, KEY_BYTES)),
+)
 INDICES = Form(lambda _, indices: pack_indices(indices), _read_indices)
 HELD = Form(_write_held, _read_held)
 SHARES = Form(_write_shares, _read_shares)
@@ -223,7 +218,7 @@ ROSTER = Form(
     lambda parameters, field: MappingProxyType(unpack_roster(parameters, field)),
 )
 DEALT = Form(_write_dealt, _read_dealt)
-SUM = Form(_write_sum, _read_sum)
+SUM = Form(lambda parameters, words: bytes(pack(words, parameters.ring_bits)), _read_sum)
 COMPLAINTS = Form(_write_complaints, _read_complaints)
 REFUSED = Form(_write_refused, _read_refused)
 

@@ -6,6 +6,7 @@ numpy in, numpy out; nothing is aliased, no state outlives a fit but its report.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,7 +26,6 @@ from privacy.training.plan import (
     FitReport,
     PrivateSteps,
     TrainingPlan,
-    coins_beside,
     poisson_batches,
     require_count,
     require_not_negative,
@@ -217,7 +217,9 @@ class LocalTrainer:
     def _batches(self, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         if self.dp_sgd is None or self.noise is None:
             return shuffled_batches(count, self.plan.batch_size, rng)
-        coins = coins_beside(self.noise, rng)
+        # Amplification holds against whoever does not know the coins, so noise that protects goes
+        # with the operating system's, and only a simulation's seeded noise with seeded coins.
+        coins = os.urandom if self.noise.protects else rng.bytes
         return poisson_batches(count, self.dp_sgd.sampling_probability, coins)
 
 
