@@ -21,7 +21,7 @@ step a round; with more, p_G moves on in between.
 **Its epsilon and ours.** The paper clips gradients of whole batches to C = 10 and noises those of
 the factors by (10 / batch) sqrt(T ln(1/delta)) / epsilon, T being rounds. Without a bound on each
 example's gradient, replacing one example may move a batch's clipped gradient by 2C and not by C /
-batch. `stated_deviation` has the formula, and docs/methods.md has the epsilon by exact accounting:
+batch. docs/methods.md has the epsilon by exact accounting:
 59.8 for a stated 0.4 in 100 steps. Sotto does not add noise in this way. Under `dp_sgd` each
 example's gradient by p_G and p_L is clipped as one and both are noised, where the paper clips and
 noises those of the factors; noise is calibrated, charged and reported as for any method. Factors
@@ -33,7 +33,6 @@ The paper leaves the start of p_L open: here N(0, 0.02^2), each client's own, as
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -142,16 +141,6 @@ def local_gradient(
     by_left, by_right = gradients
     tangent, within = by_left @ right + left @ by_right, left @ (left.T @ by_left) @ right
     return tangent - within if sign == "paper" else PUBLISHED_SHARE * (tangent + within)
-
-
-def stated_deviation(
-    epsilon: float, delta: float, *, rounds: int, batch: int, norm: float = 10.0
-) -> float:
-    """Return the standard deviation that the published code adds for a stated epsilon.
-
-    It adds noise to gradients of whole batches, clipped to `norm`; its constant c is 1.
-    """
-    return norm / batch * math.sqrt(rounds * math.log(1.0 / delta)) / epsilon
 
 
 def build(config: Config, task: m.Task) -> m.Method:

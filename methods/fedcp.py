@@ -169,7 +169,10 @@ class FedCP(ModularMethod):
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
-        distance = mean_discrepancy(parts[FEATURES], batch[BROADCAST])
+        # The biased estimator (Gretton et al. 2012, equation 5): means over all pairs.
+        one, other = parts[FEATURES], batch[BROADCAST]
+        within = kernels(one, one).mean() + kernels(other, other).mean()
+        distance = within - 2.0 * kernels(one, other).mean()
         return losses + self.config.mmd_weight * distance
 
     def client_update(
@@ -212,15 +215,6 @@ def context_of(weight: NDArray[Any]) -> NDArray[np.float32]:
     sums = weight.sum(axis=0, dtype=np.float64)
     scaled: NDArray[np.float64] = sums / max(float(np.linalg.norm(sums)), 1e-12)
     return scaled.astype(np.float32)
-
-
-def mean_discrepancy(one: Tensor, other: Tensor) -> Tensor:
-    """Return squared maximum mean discrepancy, a scalar, of two samples (B, D) and (B', D).
-
-    The biased estimator (Gretton et al. 2012, equation 5): means over all pairs.
-    """
-    within = kernels(one, one).mean() + kernels(other, other).mean()
-    return within - 2.0 * kernels(one, other).mean()
 
 
 def kernels(one: Tensor, other: Tensor) -> Tensor:

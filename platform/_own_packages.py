@@ -33,10 +33,16 @@ def find_own_packages() -> None:
     if (found := shadowed(home)) is not None:
         name, other = found
         own = os.path.join(home, name)
-        _refuse(
+        sentence = (
             f"{FIELD}: {other!r} is found before {own!r}, which this program is made of; "
             f"valid: a path on which no other {name!r} comes first"
         )
+        text = f"error: {sentence}"
+        if "--json" in sys.argv[1:]:
+            document = {"error": sentence, "kind": "config_error", "exit_code": BAD_INPUT}
+            text = json.dumps({**document, "field": FIELD, "run_id": None, "command": None})
+        sys.stderr.write(f"{text}\n")
+        sys.exit(BAD_INPUT)
 
 
 def shadowed(home: str) -> tuple[str, str] | None:
@@ -60,12 +66,3 @@ def _place(name: str) -> str | None:
 
 def _is_same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
-
-
-def _refuse(sentence: str) -> None:
-    text = f"error: {sentence}"
-    if "--json" in sys.argv[1:]:
-        document = {"error": sentence, "kind": "config_error", "exit_code": BAD_INPUT}
-        text = json.dumps({**document, "field": FIELD, "run_id": None, "command": None})
-    sys.stderr.write(f"{text}\n")
-    sys.exit(BAD_INPUT)

@@ -46,8 +46,13 @@ class PlatformFinder:
         if fullname != NAME:
             return None
         before = _before_standard_library(sys.path)
-        if _is_own_command(sys.orig_argv):
-            before = [entry for entry in before if _holds_package(entry)]
+        command = " ".join(sys.orig_argv).replace(" -m ", " -m")
+        if f" -m{NAME}." in command:
+            before = [
+                entry
+                for entry in before
+                if os.path.isfile(os.path.join(entry or os.curdir, NAME, "_startup_hook.py"))
+            ]
         for folders in (before, [self.folder]):
             spec = PathFinder.find_spec(NAME, folders)
             if spec is not None and spec.origin is not None:
@@ -64,17 +69,6 @@ def install(folder: str | None = None) -> None:
     finder = PlatformFinder(folder or os.path.dirname(os.path.abspath(__file__)))
     if not any(type(other).__name__ == "PlatformFinder" for other in sys.meta_path):
         sys.meta_path.insert(0, finder)
-
-
-def _is_own_command(arguments: list[str]) -> bool:
-    """Whether the interpreter was started as `python -m platform.NAME`."""
-    command = " ".join(arguments).replace(" -m ", " -m")
-    return f" -m{NAME}." in command
-
-
-def _holds_package(entry: str) -> bool:
-    """Whether a folder of the path holds this package, and not only something with its name."""
-    return os.path.isfile(os.path.join(entry or os.curdir, NAME, "_startup_hook.py"))
 
 
 def _before_standard_library(entries: list[str]) -> list[str]:

@@ -30,7 +30,6 @@ from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import AdaptiveClipping, ClippedUpdate, NoisedMetric, clip
 from privacy.distributed import (
     DISTRIBUTED_NOISE,
-    SMALLEST_SCALED_NORM,
     SMALLEST_SHARE_DEVIATION,
     DistributedNoise,
     IntegerUploadNoise,
@@ -106,7 +105,7 @@ from privacy.randomness import (
     SystemNoise,
     WithoutNoise,
 )
-from privacy.rounding import Cones, GroupCounts
+from privacy.rounding import SMALLEST_SCALED_NORM, Cones, GroupCounts
 from privacy.signal_to_noise import SignalToNoise, signal_to_noise
 
 __all__ = [

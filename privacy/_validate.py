@@ -39,12 +39,6 @@ def require_member(valid: tuple[str, ...], **values: str) -> None:
             raise ValueError(f"{name} is {value!r}; valid are {', '.join(valid)}")
 
 
-def require_ring_bits(ring_bits: int) -> None:
-    """Raise `ValueError` unless sums can be taken modulo 2^ring_bits in 64-bit words."""
-    if not 2 <= ring_bits <= 64:
-        raise ValueError(f"ring_bits is {ring_bits}; it must be from 2 to 64")
-
-
 def finite_vector(update: NDArray[Any]) -> NDArray[np.float64]:
     """Return `update` as a float64 vector; refuse NaN and infinity, which no norm bounds.
 

@@ -26,7 +26,6 @@ size that came out would tell whether somebody was drawn.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -34,18 +33,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import require_member, require_not_negative, require_positive
-from privacy.distributed import SMALLEST_SCALED_NORM, rescaled, ring_for, ring_of
+from privacy._validate import require_positive
+from privacy.distributed import ring_for, ring_of
 from privacy.errors import CalibrationError
-from privacy.events import GAUSSIAN, RELATIONS, MechanismFacts, Protected, Relation, gaussian_of
+from privacy.events import GAUSSIAN, MechanismFacts, Protected, gaussian_of
 from privacy.grids import LARGEST_RING, Grid, SignedGrid
 from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
-    LARGEST_NORM,
-    Cones,
-    GroupCounts,
-    charged_after_rounding,
+    OnGrid,
     clip_to_grid,
     in_ring,
     squared_norm_after_rounding,
@@ -64,49 +60,16 @@ CENTRAL_NOISE = MechanismFacts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentralNoise:
+class CentralNoise(OnGrid):
     """Clip and round on the client, Gaussian noise on the sum.
 
+    With a `noise_multiplier` of 0, which is allowed, epsilon is infinite.
+
     Attributes:
-        clipping_norm: C, in the units of the update.
-        noise_multiplier: Standard deviation of the noise on the sum over C; 0 is allowed, and
-            then epsilon is infinite.
-        scale: Steps of the grid per unit of the update.
-        relation: What a neighbour is: sensitivity is twice the bound after rounding under
-            replace_one, else once.
-        counts: What the vector ends with where clients are in groups, else None.
-        cones: Where vectors lie before such counts; None for anywhere.
         facts: What a release means in the ledger.
     """
 
-    clipping_norm: float
-    noise_multiplier: float
-    scale: float
-    relation: Relation = "replace_one"
-    counts: GroupCounts | None = None
-    cones: Cones | None = None
     facts: MechanismFacts = CENTRAL_NOISE
-
-    def __post_init__(self) -> None:
-        """Refuse numbers out of range and grids too coarse for the norm."""
-        require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
-        require_not_negative(noise_multiplier=self.noise_multiplier)
-        require_member(RELATIONS, relation=self.relation)
-        if not SMALLEST_SCALED_NORM <= self.scaled_norm <= LARGEST_NORM:
-            raise CalibrationError(
-                f"clipping_norm times scale is {self.scaled_norm:g} steps of the grid; it must be "
-                f"from {SMALLEST_SCALED_NORM:g} to 2^30"
-            )
-
-    @property
-    def scaled_norm(self) -> float:
-        """C in steps of the grid."""
-        return self.clipping_norm * self.scale
-
-    @property
-    def standard_deviation(self) -> float:
-        """Of the noise on each coordinate of the sum, in the units of the update."""
-        return self.noise_multiplier * self.clipping_norm
 
     @property
     def client_deviation(self) -> float:
@@ -117,11 +80,6 @@ class CentralNoise:
     def divides_by(self) -> Literal["planned"]:
         """Divide by the planned number: the number that was drawn is secret and has no noise."""
         return "planned"
-
-    def around(self, clipping_norm: float) -> CentralNoise:
-        """Return the same noise around another norm."""
-        scale = rescaled(self, clipping_norm)
-        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
         """Return the integer grid, in a ring that holds the clipped updates and the noise."""
@@ -158,13 +116,6 @@ class CentralNoise:
             relation=self.relation,
             law=gaussian_of(self.standard_deviation),
         )
-
-    def rounded_norm(self, dimension: int) -> float:
-        """Return the bound on an update's L2 norm after rounding, in the units of the update.
-
-        Counts of groups beside it are in it as far as they are not free; see `GroupCounts`.
-        """
-        return charged_after_rounding(self, dimension, self.relation)
 
 
 def protect_for_centre(

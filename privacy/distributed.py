@@ -24,10 +24,8 @@ floating-point noise (Mironov 2012) do not apply.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
@@ -36,23 +34,18 @@ from privacy._validate import require_member, require_not_negative, require_posi
 from privacy.errors import CalibrationError
 from privacy.events import (
     NOISE_KINDS,
-    RELATIONS,
     IntegerNoise,
     MechanismFacts,
     NoiseKind,
     Protected,
-    Relation,
 )
 from privacy.grids import LARGEST_RING, SMALLEST_RING, Grid, SignedGrid
 from privacy.integer_noise import LARGEST_DEVIATION
 from privacy.mechanisms import UPLOAD_NOISE, NoisedByClients, ProtectedUpload, wrong_grid
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState
 from privacy.rounding import (
-    LARGEST_NORM,
-    Cones,
     GroupCounts,
     OnGrid,
-    charged_after_rounding,
     clip_to_grid,
     in_ring,
     squared_norm_after_rounding,
@@ -61,9 +54,6 @@ from privacy.rounding import (
 SMALLEST_SHARE_DEVIATION = 1.5
 """In steps of the grid: what sums of discrete Gaussians cost beyond one Gaussian is 9e-6 here (at
 8,192 coordinates and 90 shares), 2.2 at 1 and 36,634 at 0.5."""
-
-SMALLEST_SCALED_NORM = 1_000.0
-"""In steps of the grid. On a coarser one, rounding would lengthen the vector noticeably."""
 
 _DEFAULT_SCALED_NORM = 2.0**16
 _LOG_WRAP = 40.0 * math.log(2.0)
@@ -81,51 +71,35 @@ DISTRIBUTED_NOISE = MechanismFacts(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedNoise(NoisedByClients):
+class DistributedNoise(OnGrid, NoisedByClients):
     """Clip, scale, round, and add one client's share of integer noise.
 
+    The noise that is priced is that of `shares` shares.
+
     Attributes:
-        clipping_norm: C, in the units of the update.
-        noise_multiplier: Standard deviation of the noise of `shares` shares over C.
         minimum_survivors: m_min, the smallest number of clients of which a sum may be opened.
         corrupt: c, how many of them may give their share away; below m_min.
         scale: Steps of the grid per unit of the update; take `default_scale` where nothing else
             is known. It is part of the mechanism, the same for all clients.
         kind: Law of a share. On a fine grid both cost the same. A sum of Skellam shares is
             exactly Skellam; discrete Gaussian shares have the lighter tail.
-        relation: What a neighbour is: sensitivity is twice the bound after rounding under
-            replace_one, else once.
-        counts: What the vector ends with where clients are in groups, else None.
-        cones: Where vectors lie before such counts; None for anywhere.
         facts: What a release means in the ledger.
     """
 
-    clipping_norm: float
-    noise_multiplier: float
     minimum_survivors: int
     corrupt: int
-    scale: float
     kind: NoiseKind = "discrete_gaussian"
-    relation: Relation = "replace_one"
-    counts: GroupCounts | None = None
-    cones: Cones | None = None
     facts: MechanismFacts = DISTRIBUTED_NOISE
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and grids too coarse for the theorems to help."""
-        require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
-        require_not_negative(noise_multiplier=self.noise_multiplier, corrupt=self.corrupt)
+        super().__post_init__()
+        require_not_negative(corrupt=self.corrupt)
         require_member(NOISE_KINDS, kind=self.kind)
-        require_member(RELATIONS, relation=self.relation)
         if self.minimum_survivors <= self.corrupt:
             raise CalibrationError(
                 f"minimum_survivors is {self.minimum_survivors}; it must be above corrupt, which "
                 f"is {self.corrupt}, or no honest share of the noise is left"
-            )
-        if not SMALLEST_SCALED_NORM <= self.scaled_norm <= LARGEST_NORM:
-            raise CalibrationError(
-                f"clipping_norm times scale is {self.scaled_norm:g} steps of the grid; it must be "
-                f"from {SMALLEST_SCALED_NORM:g} to 2^30"
             )
         if not SMALLEST_SHARE_DEVIATION <= self.share_deviation <= LARGEST_DEVIATION:
             raise CalibrationError(
@@ -140,16 +114,6 @@ class DistributedNoise(NoisedByClients):
         return self.minimum_survivors - self.corrupt
 
     @property
-    def scaled_norm(self) -> float:
-        """C in steps of the grid."""
-        return self.clipping_norm * self.scale
-
-    @property
-    def standard_deviation(self) -> float:
-        """Of the noise of `shares` shares on each coordinate, in the units of the update."""
-        return self.noise_multiplier * self.clipping_norm
-
-    @property
     def share_deviation(self) -> float:
         """Of one client's noise, in steps of the grid."""
         return self.standard_deviation * self.scale / math.sqrt(self.shares)
@@ -158,11 +122,6 @@ class DistributedNoise(NoisedByClients):
     def client_deviation(self) -> float:
         """Of one client's share, in the units of the update."""
         return self.share_deviation / self.scale
-
-    def around(self, clipping_norm: float) -> DistributedNoise:
-        """Return the same noise around another norm."""
-        scale = rescaled(self, clipping_norm)
-        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
         """Return the integer grid, in a ring that holds updates and shares."""
@@ -177,7 +136,7 @@ class DistributedNoise(NoisedByClients):
 
     def noise_in_sum(self, clients: int) -> float:
         """Return the shares of all who are in the sum, together."""
-        return self.share_deviation / self.scale * math.sqrt(clients)
+        return self.client_deviation * math.sqrt(clients)
 
     def protected(self, dimension: int) -> Protected:
         """Return the noise that every sum has for certain, and the bound after rounding."""
@@ -198,13 +157,6 @@ class DistributedNoise(NoisedByClients):
             corrupt=self.corrupt,
         )
 
-    def rounded_norm(self, dimension: int) -> float:
-        """Return the bound on an update's L2 norm after rounding, in the units of the update.
-
-        Counts of groups beside it are in it as far as they are not free; see `GroupCounts`.
-        """
-        return charged_after_rounding(self, dimension, self.relation)
-
 
 def ring_of(mechanism: OnGrid, grid: Grid) -> int:
     """Return the ring of a mechanism's grid.
@@ -218,14 +170,6 @@ def ring_of(mechanism: OnGrid, grid: Grid) -> int:
     if grid.scale != mechanism.scale:
         raise ValueError(f"the grid's scale is {grid.scale:g}; it must be {mechanism.scale:g}")
     return grid.bits
-
-
-def rescaled(mechanism: OnGrid, clipping_norm: float) -> float:
-    """Return the scale on which another norm has as many steps, so that a release costs the same.
-
-    A freshly chosen scale would change the cost by about 1e-5 and might exceed a calibrated budget.
-    """
-    return mechanism.scaled_norm / clipping_norm
 
 
 def default_scale(clipping_norm: float, share_multiplier: float = 0.0) -> float:
@@ -341,78 +285,14 @@ def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegerUploadNoise(NoisedByClients):
-    """Clip, scale, round and add a discrete Gaussian, all on the client.
+class IntegerUploadNoise(DistributedNoise):
+    """Clip, scale, round and add a discrete Gaussian on the client: one share with all the noise.
 
-    Attributes:
-        clipping_norm: C, in the units of the update.
-        noise_multiplier: Standard deviation of the noise over C.
-        scale: Steps of the grid per unit of the update.
-        relation: What a neighbour is: sensitivity is twice the bound after rounding under
-            replace_one, else once.
-        cones: Where vectors lie; None for anywhere.
-        facts: What a release means in the ledger.
+    What leaves may be shown to anybody; see `protect_share`.
     """
 
-    clipping_norm: float
-    noise_multiplier: float
-    scale: float
-    relation: Relation = "replace_one"
-    cones: Cones | None = None
+    minimum_survivors: int = field(default=1, init=False)
+    corrupt: int = field(default=0, init=False)
+    kind: NoiseKind = field(default="discrete_gaussian", init=False)
+    counts: GroupCounts | None = field(default=None, init=False)
     facts: MechanismFacts = UPLOAD_NOISE
-
-    def __post_init__(self) -> None:
-        """Refuse noise or a grid so coarse that no theorem covers it."""
-        _ = self.share
-
-    @cached_property
-    def share(self) -> DistributedNoise:
-        """The same mechanism as a single share that has all the noise."""
-        return DistributedNoise(
-            clipping_norm=self.clipping_norm,
-            noise_multiplier=self.noise_multiplier,
-            minimum_survivors=1,
-            corrupt=0,
-            scale=self.scale,
-            relation=self.relation,
-            cones=self.cones,
-        )
-
-    @property
-    def scaled_norm(self) -> float:
-        """C in steps of the grid."""
-        return self.share.scaled_norm
-
-    @property
-    def standard_deviation(self) -> float:
-        """Of the noise on each coordinate, in the units of the update."""
-        return self.share.standard_deviation
-
-    @property
-    def client_deviation(self) -> float:
-        """All of the noise."""
-        return self.standard_deviation
-
-    def around(self, clipping_norm: float) -> IntegerUploadNoise:
-        """Return the same noise around another norm."""
-        scale = rescaled(self, clipping_norm)
-        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
-
-    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
-        """Return the integer grid, in a ring that holds updates and noise."""
-        return self.share.grid(dimension, bits=bits, clients=clients)
-
-    def protect(
-        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
-    ) -> ProtectedUpload:
-        """Turn an update into ring elements that may be shown to anybody; see `protect_share`."""
-        # The grid is this mechanism's, so an error about it names this one.
-        return protect_share(vector, self.share, ring_bits=ring_of(self, grid), noise=noise)
-
-    def noise_in_sum(self, clients: int) -> float:
-        """Return all clients' noise together."""
-        return self.standard_deviation * math.sqrt(clients)
-
-    def protected(self, dimension: int) -> Protected:
-        """Return the noise of one upload, and the bound after rounding."""
-        return self.share.protected(dimension)

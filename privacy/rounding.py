@@ -33,17 +33,23 @@ others.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import finite_vector, require_positive, require_ring_bits
+from privacy._validate import (
+    finite_vector,
+    require_member,
+    require_not_negative,
+    require_positive,
+)
 from privacy.clipping import ClippedUpdate, clip
 from privacy.errors import CalibrationError, SensitivityViolation
-from privacy.events import Relation
+from privacy.events import RELATIONS, Relation
 from privacy.integer_noise import draw_words
 from privacy.randomness import Entropy, NoiseSource, require_noise_source
 
@@ -55,6 +61,9 @@ _TRIES = 200
 
 LARGEST_NORM = 2.0**30
 """In steps of the grid; squared norms stay below 2^62."""
+
+SMALLEST_SCALED_NORM = 1_000.0
+"""In steps of the grid. On a coarser one, rounding would lengthen the vector noticeably."""
 
 
 def squared_norm_after_rounding(norm: float, dimension: int) -> int:
@@ -106,41 +115,8 @@ def round_conditionally(
     )
 
 
-class OnGrid(Protocol):
-    """A mechanism on the integer grid, as far as clipping and rounding go."""
-
-    @property
-    def clipping_norm(self) -> float:
-        """C, in the units of the update."""
-        ...
-
-    @property
-    def scale(self) -> float:
-        """Steps of the grid per unit of the update."""
-        ...
-
-    @property
-    def scaled_norm(self) -> float:
-        """C in steps of the grid."""
-        ...
-
-
-class RoundedOnGrid(OnGrid, Protocol):
-    """A mechanism that rounds there what a client made, and counts of groups beside it."""
-
-    @property
-    def counts(self) -> GroupCounts | None:
-        """What a vector ends with where clients are in groups, else None."""
-        ...
-
-    @property
-    def cones(self) -> Cones | None:
-        """Where vectors lie before such counts; None for anywhere."""
-        ...
-
-
 def clip_to_grid(
-    vector: NDArray[Any], mechanism: RoundedOnGrid, *, ring_bits: int, noise: NoiseSource
+    vector: NDArray[Any], mechanism: OnGrid, *, ring_bits: int, noise: NoiseSource
 ) -> tuple[ClippedUpdate, NDArray[np.int64]]:
     """Clip an update and round it to the grid: what every mechanism there does before its noise.
 
@@ -153,7 +129,8 @@ def clip_to_grid(
         TypeError: `noise` is not a noise source (a bare generator is not one).
         ValueError: `ring_bits` is out of range.
     """
-    require_ring_bits(ring_bits)
+    if not 2 <= ring_bits <= 64:
+        raise ValueError(f"ring_bits is {ring_bits}; it must be from 2 to 64")
     require_noise_source(noise)
     norm, counts, cones = mechanism.clipping_norm, mechanism.counts, mechanism.cones
     if counts is not None:
@@ -167,20 +144,6 @@ def clip_to_grid(
     if counts is not None:
         rounded = np.append(rounded, counts.on_grid(told, norm, mechanism.scaled_norm))
     return clipped, rounded
-
-
-def charged_after_rounding(mechanism: RoundedOnGrid, dimension: int, relation: Relation) -> float:
-    """Return the ledger's C of one upload, counts included, in the units of the update."""
-    counts, scaled = mechanism.counts, mechanism.scaled_norm
-    rounded = dimension if counts is None else dimension - counts.groups
-    count = 0 if counts is None else counts.steps(scaled)
-    if mechanism.cones is not None:
-        halved = math.sqrt(2.0) if relation == "replace_one" else 1.0
-        return math.hypot(scaled, count) / halved / mechanism.scale
-    norm = math.sqrt(squared_norm_after_rounding(scaled, rounded))
-    if counts is not None:
-        norm = counts.charged_norm(norm, count, relation)
-    return norm / mechanism.scale
 
 
 def in_ring(integers: NDArray[np.int64], ring_bits: int) -> NDArray[np.uint64]:
@@ -334,3 +297,71 @@ class GroupCounts:
         steps = np.zeros(self.groups, np.int64)
         steps[places] = self.steps(scaled_norm)
         return steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGrid:
+    """A mechanism on the integer grid, as far as clipping and rounding go.
+
+    Attributes:
+        clipping_norm: C, in the units of the update.
+        noise_multiplier: Standard deviation of the noise that is priced over C.
+        scale: Steps of the grid per unit of the update.
+        relation: What a neighbour is: sensitivity is twice the bound after rounding under
+            replace_one, else once.
+        counts: What the vector ends with where clients are in groups, else None.
+        cones: Where vectors lie before such counts; None for anywhere.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+    scale: float
+    relation: Relation = "replace_one"
+    counts: GroupCounts | None = None
+    cones: Cones | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range, and grids too coarse for the norm."""
+        require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
+        require_not_negative(noise_multiplier=self.noise_multiplier)
+        require_member(RELATIONS, relation=self.relation)
+        if not SMALLEST_SCALED_NORM <= self.scaled_norm <= LARGEST_NORM:
+            raise CalibrationError(
+                f"clipping_norm times scale is {self.scaled_norm:g} steps of the grid; it must be "
+                f"from {SMALLEST_SCALED_NORM:g} to 2^30"
+            )
+
+    @property
+    def scaled_norm(self) -> float:
+        """C in steps of the grid."""
+        return self.clipping_norm * self.scale
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise that is priced, on each coordinate, in the units of the update."""
+        return self.noise_multiplier * self.clipping_norm
+
+    def around(self, clipping_norm: float) -> Self:
+        """Return the same noise around another norm of as many steps: a release costs the same.
+
+        A freshly chosen scale would change the cost by about 1e-5 and might exceed a calibrated
+        budget.
+        """
+        scale = self.scaled_norm / clipping_norm
+        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
+
+    def rounded_norm(self, dimension: int) -> float:
+        """Return the ledger's C: the bound on an upload after rounding, in units of the update.
+
+        Counts of groups beside it are in it as far as they are not free; see `GroupCounts`.
+        """
+        counts, scaled = self.counts, self.scaled_norm
+        rounded = dimension if counts is None else dimension - counts.groups
+        count = 0 if counts is None else counts.steps(scaled)
+        if self.cones is not None:
+            halved = math.sqrt(2.0) if self.relation == "replace_one" else 1.0
+            return math.hypot(scaled, count) / halved / self.scale
+        norm = math.sqrt(squared_norm_after_rounding(scaled, rounded))
+        if counts is not None:
+            norm = counts.charged_norm(norm, count, self.relation)
+        return norm / self.scale

@@ -91,7 +91,13 @@ class Plan:
         ):
             valid = "a finite number above 0" if mechanism.facts.claims else "None, without noise"
             raise invalid("noise_multiplier", z, valid)
-        for field, needed in self._needed.items():
+        facts = self._built_in.facts
+        for field, needed in {
+            "size": not self._is_gaussian or facts.is_bare_to_server,
+            "clients": facts.is_shared_out or self.population is not None,
+            "population": self.population is not None and facts.may_amplify,
+            "sampling_probability": facts.is_in_steps,
+        }.items():
             value = getattr(self, field)
             if needed and not isinstance(value, Real):
                 raise invalid(field, value, f"a number, which {self.mechanism} needs")
@@ -110,16 +116,6 @@ class Plan:
         except UnknownMechanism:
             valid = ", ".join(mechanism.name for mechanism in BUILT_IN.all)
             raise invalid("mechanism", self.mechanism, valid) from None
-
-    @property
-    def _needed(self) -> dict[str, bool]:
-        facts = self._built_in.facts
-        return {
-            "size": not self._is_gaussian or facts.is_bare_to_server,
-            "clients": facts.is_shared_out or self.population is not None,
-            "population": self.population is not None and facts.may_amplify,
-            "sampling_probability": facts.is_in_steps,
-        }
 
     @property
     def _law(self) -> str | None:

@@ -182,7 +182,8 @@ class WorkingRows(Rows):
         """Change columns outside the key in rows that `read` returned, and seal them anew."""
         shape = shape_of(table)
         for row in rows:
-            sealed = shape.resealed(row._replace(**changes))
+            changed = row._replace(**changes)
+            sealed = changed._replace(digest=shape.digest(changed[:-1]))
             self._set(table, shape.key(sealed), sealed)
 
     def delete(self, table: type[Sealed], where: Where) -> None:
@@ -192,7 +193,7 @@ class WorkingRows(Rows):
         if not start or others:
             self.flush()
             super().delete(table, where)
-        elif len(start) == shape.key_length:
+        elif len(start) == len(shape.keys):
             self._find(table, start)
             self._set(table, start, None)
         else:
@@ -290,7 +291,7 @@ class WorkingRows(Rows):
             run(f"INSERT OR REPLACE{shape.insertion}", kept)
         gone = [key for key, row in changed if row is None]
         if gone:
-            run(f"DELETE FROM {shape.name}{shape.condition(shape.key_length)}", gone)  # noqa: S608
+            run(f"DELETE FROM {shape.name}{shape.condition(len(shape.keys))}", gone)  # noqa: S608
 
 
 def _undo_of(part: _Part, key: Key) -> Callable[[], None]:
@@ -375,15 +376,6 @@ def version_of(statements: Statements) -> str:
     return version
 
 
-def migrate(statements: Statements, version: str) -> None:
-    """Bring an open store to the newest schema, in the transaction that is open."""
-    versions = (FIRST, *STEPS)
-    for later in versions[versions.index(version) + 1 :]:
-        for statement in STEPS[later]:
-            statements.run(statement)
-    state_version(statements)
-
-
 def state_version(statements: Statements) -> None:
     """Write the newest schema's version into an open store."""
     found = SchemaVersion.parse(NEWEST)
@@ -415,7 +407,12 @@ class ClientFile:
             if not is_newest:
                 with self.transaction(patience=_STAGE_PATIENCE) as rows:
                     # Read again under the lock: another process may have been faster.
-                    migrate(rows.statements, version_of(rows.statements))
+                    version = version_of(rows.statements)
+                    versions = (FIRST, *STEPS)
+                    for later in versions[versions.index(version) + 1 :]:
+                        for statement in STEPS[later]:
+                            rows.statements.run(statement)
+                    state_version(rows.statements)
         self.verify_structure()
 
     @property

@@ -179,7 +179,16 @@ class ClientSessions:
                 f" {after.round_number}, attempt {after.attempt}, which this client answered"
             )
         with self._transaction() as rows:
-            _move(rows, after, record)
+            moved = SessionMovedError(
+                f"the session of run {record.run_id!r} has changed since this answer was made"
+            )
+            if after is None:
+                try:
+                    rows.insert(Sessions, _columns(record))
+                except AlreadyExistsError as error:
+                    raise moved from error
+            elif not rows.swap(Sessions, _columns(after), _columns(record)):
+                raise moved
             if is_new:
                 rows.delete(Replies, {"run_id": record.run_id})
             answered = {"request_digest": request_digest, "reply": reply}
@@ -190,19 +199,6 @@ class ClientSessions:
         with self._transaction() as rows:
             rows.delete(Replies, {"run_id": run_id})
             rows.update(Sessions, {"run_id": run_id}, state=b"")
-
-
-def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:
-    moved = SessionMovedError(
-        f"the session of run {record.run_id!r} has changed since this answer was made"
-    )
-    if after is None:
-        try:
-            rows.insert(Sessions, _columns(record))
-        except AlreadyExistsError as error:
-            raise moved from error
-    elif not rows.swap(Sessions, _columns(after), _columns(record)):
-        raise moved
 
 
 def _columns(record: SessionRecord) -> dict[str, object]:

@@ -140,7 +140,7 @@ def settle_open(
     rows: LedgerRows, table: LedgerTable, where: Where, *, status: LedgerStatus
 ) -> None:
     """Move those of some rows that are still reserved to another status."""
-    found = _sealed_rows(rows, table, where)
+    found = rows.read(table, where, order=_KEY)
     rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
 
@@ -154,7 +154,7 @@ def settle(
 ) -> tuple[LedgerRow, ...]:
     """Move rows from `reserved` to another status, and return them; see `set_status`."""
     require_member("status", status, LEDGER_STATUSES)
-    found = _sealed_rows(rows, table, where)
+    found = rows.read(table, where, order=_KEY)
     if pseudonyms is not None:
         wanted = set(pseudonyms)
         found = [row for row in found if row.pseudonym in wanted]
@@ -176,7 +176,7 @@ def settle(
 
 def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
     """Return the rows that meet all conditions, in the order of their key."""
-    return tuple(LedgerRow(*_FACTS(row)) for row in _sealed_rows(rows, table, where))
+    return tuple(LedgerRow(*_FACTS(row)) for row in rows.read(table, where, order=_KEY))
 
 
 def read_logged(rows: Rows, start: int, end: int) -> tuple[LedgerRow, ...]:
@@ -185,24 +185,12 @@ def read_logged(rows: Rows, start: int, end: int) -> tuple[LedgerRow, ...]:
     return tuple(LedgerRow(*_FACTS(row)) for row in found)
 
 
-def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any]:
-    return rows.read(table, where, order=_KEY)
-
-
 def require_ledger_row(row: LedgerRow) -> None:
     """Require a row, not settled yet, of all facts that an accountant needs; the error has one."""
     require_text(run_id=row.run_id, pseudonym=row.pseudonym, channel=row.channel)
     require_text(mechanism=row.mechanism, relation=row.relation, sampling=row.sampling)
     require_count(round_number=row.round_number, attempt=row.attempt)
     require_at_least_one(count=row.count)
-    _require_real_numbers(row)
-    _require_shares(row)
-    _require_cohort(row)
-    if row.status != "reserved":
-        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
-
-
-def _require_real_numbers(row: LedgerRow) -> None:
     require_float(
         standard_deviation=row.standard_deviation,
         clipping_norm=row.clipping_norm,
@@ -215,6 +203,10 @@ def _require_real_numbers(row: LedgerRow) -> None:
         raise InvalidRecordError("clipping_norm must be above 0 (infinity where nothing bounds it)")
     if not 0.0 < row.sampling_probability <= 1.0:
         raise InvalidRecordError("sampling_probability must be above 0 and at most 1")
+    _require_shares(row)
+    _require_cohort(row)
+    if row.status != "reserved":
+        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
 
 
 def _require_shares(row: LedgerRow) -> None:

@@ -55,7 +55,17 @@ class PoolRepository:
             InvalidRecordError: Fewer than two entries, or a handle twice.
         """
         require_count(generation=generation)
-        _require_entries(generation, entries)
+        if len(entries) < MINIMUM_ENTRIES:
+            raise InvalidRecordError(
+                f"generation {generation} has {len(entries)} entries; a lone entry names its "
+                f"owner, so at least {MINIMUM_ENTRIES} are needed"
+            )
+        for handle, entry in entries:
+            require_bytes(handle=handle, entry=entry)
+            if not handle or not entry:
+                raise InvalidRecordError("handle and entry must not be empty")
+        if len({handle for handle, _ in entries}) != len(entries):
+            raise InvalidRecordError(f"generation {generation} holds the same handle twice")
         require_run(self._rows, run_id)
         if generation in self._generations(run_id):
             raise AlreadyExistsError(
@@ -133,17 +143,3 @@ def local_payload_limit(page_size: int) -> int:
     Source: SQLite file format, section 1.6, "index b-tree pages", no reserved bytes.
     """
     return (page_size - 12) * 64 // 255 - 23
-
-
-def _require_entries(generation: int, entries: Entries) -> None:
-    if len(entries) < MINIMUM_ENTRIES:
-        raise InvalidRecordError(
-            f"generation {generation} has {len(entries)} entries; a lone entry names its owner, so"
-            f" at least {MINIMUM_ENTRIES} are needed"
-        )
-    for handle, entry in entries:
-        require_bytes(handle=handle, entry=entry)
-        if not handle or not entry:
-            raise InvalidRecordError("handle and entry must not be empty")
-    if len({handle for handle, _ in entries}) != len(entries):
-        raise InvalidRecordError(f"generation {generation} holds the same handle twice")

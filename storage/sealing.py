@@ -78,11 +78,6 @@ class Shape:
     page: str
     blobs: tuple[int, ...]
 
-    @property
-    def key_length(self) -> int:
-        """Columns of the key."""
-        return len(self.keys)
-
     def condition(self, length: int) -> str:
         """Return the condition on the first columns of the key."""
         return equalities(self.keys[:length])
@@ -110,10 +105,6 @@ class Shape:
         """Return a row's values with its digest."""
         values = [row[name] for name in self.columns[:-1]]
         return (*values, self.digest(values))
-
-    def resealed(self, row: Any) -> Any:
-        """Return a row with a fresh digest."""
-        return row._replace(digest=self.digest(row[:-1]))
 
 
 def shape_of(table: type[Sealed]) -> Shape:
@@ -332,7 +323,12 @@ class Rows:
     def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
         if shape.digest(row[:-1]) != row.digest:
-            raise _damaged(self.statements.where, shape, row)
+            known = row._asdict()
+            parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
+            raise DatabaseDamaged(
+                f"database {self.statements.where} is damaged: the row of table {shape.name} of "
+                f"{', '.join(parts)} does not fit its digest"
+            )
         return row
 
 
@@ -357,12 +353,3 @@ _SEVERAL: Final = frozenset({tuple, list})
 def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
     way = " DESC" if newest_first else ""
     return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
-
-
-def _damaged(where: str, shape: Shape, row: Any) -> DatabaseDamaged:
-    known = row._asdict()
-    parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
-    return DatabaseDamaged(
-        f"database {where} is damaged: the row of table {shape.name} of {', '.join(parts)} does not"
-        " fit its digest"
-    )

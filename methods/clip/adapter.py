@@ -8,7 +8,7 @@ This module runs the text tower itself instead of open_clip's `encode_text`, for
 do not change the result. Under a causal mask a position sees only earlier positions, so the
 sequence may end with the last end-of-text token. Only the end-of-text row is pooled, so the last
 block computes only that row. A prefix that all texts share has the same hidden states in all of
-them, so it is computed once (`Backbone.encode_prefixed`).
+them, so it is computed once (`Backbone.encode_behind`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,6 @@ from methods.clip.text_tower import Following, TextTower
 from methods.errors import BackboneError
 
 Setting = bool | int | float | str
-
-
-def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Setting]]]:
-    """Return path, type, own description and plain settings of each module of a model.
-
-    Two models with equal weights may compute different results: the weights do not show whether the
-    activation is GELU or its quick approximation, how many heads there are, or how tokens are
-    pooled. This description does.
-    """
-    return [
-        (path, type(module).__qualname__, module.extra_repr(), _settings(module))
-        for path, module in model.named_modules()
-    ]
 
 
 def _settings(module: nn.Module) -> dict[str, Setting]:
@@ -248,7 +235,11 @@ class Backbone:
         """Return embeddings of texts, cut after the last end-of-text token; refuse longer ones."""
         if not texts:
             raise BackboneError("texts has 0 entries; valid is at least 1.")
-        self._require_room(texts)
+        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
+            # open_clip cuts a long text silently, and usually loses the class name.
+            lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
+            longest = max(lengths, key=lambda text: lengths[text])
+            self._require_length(lengths[longest], f"The text {longest!r}")
         ids = self._tokenizer(list(texts)).to(self.device)
         end_of_text = self._text.end_of_text(ids)
         ids = ids[:, : int(end_of_text.max()) + 1]
@@ -264,25 +255,11 @@ class Backbone:
         self._require_length(embeddings.shape[1])
         return self._text.encode(embeddings, end_of_text)
 
-    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encode texts that start alike; differentiable with respect to both parts.
-
-        Equals `encode_embeddings` of the prefix before every suffix, at a fraction of its cost.
-        Refuses more positions than the context has.
-
-        Args:
-            prefix: Embeddings of the shared first positions (start token included), (P, token_dim).
-            suffixes: Embeddings of the rest, (n, S, token_dim), P + S at most `context_length`.
-            end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
-                at least P.
-        """
-        following = self.follow(len(prefix), suffixes, end_of_text)
-        return self.encode_behind(prefix.unsqueeze(0), following)[0]
-
     def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
         """Return all parts of the texts that do not depend on the prefix of P = `before` positions.
 
-        The other arguments are as for `encode_prefixed`.
+        Suffixes are embeddings (n, S, token_dim), P + S at most `context_length`; `end_of_text` has
+        positions within the whole text, int64 (n,), each at least P.
         """
         self._require_length(before + suffixes.shape[1])
         return self._text.follow(before, suffixes, end_of_text)
@@ -290,8 +267,8 @@ class Backbone:
     def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
         """Return features (U, n, embed_dim) of the texts that follow behind each of U prefixes.
 
-        Differentiable; equals `encode_prefixed` of each prefix (U, P, token_dim) in turn, in one
-        pass. `following` comes from `follow`, for prefixes of P positions.
+        Differentiable; equals `encode_embeddings` of each prefix (U, P, token_dim), start token
+        included, before every suffix, at a fraction of the cost. `following` comes from `follow`.
         """
         return self._text.encode_behind(prefixes, following)
 
@@ -307,13 +284,6 @@ class Backbone:
                 f"{what} has {positions} tokens; model.name {self.name!r} takes at most "
                 f"{self.context_length}, start and end included."
             )
-
-    def _require_room(self, texts: Sequence[str]) -> None:
-        # open_clip cuts a long text silently, and usually loses the class name.
-        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
-            lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
-            longest = max(lengths, key=lambda text: lengths[text])
-            self._require_length(lengths[longest], f"The text {longest!r}")
 
 
 def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu") -> Backbone:
@@ -398,7 +368,12 @@ def device_of(device: str) -> torch.device:
 
 def fingerprint_of(model: nn.Module) -> str:
     """Return the digest of weights and computation that `Backbone.fingerprint` states."""
-    digest = hashlib.sha256(json.dumps(architecture_of(model)).encode())
+    # The weights do not show the activation, the number of heads, or how tokens are pooled.
+    architecture = [
+        (path, type(module).__qualname__, module.extra_repr(), _settings(module))
+        for path, module in model.named_modules()
+    ]
+    digest = hashlib.sha256(json.dumps(architecture).encode())
     state: Mapping[str, Tensor] = model.state_dict()
     for key in sorted(state):
         array = np.ascontiguousarray(state[key].cpu().numpy())

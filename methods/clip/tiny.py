@@ -111,16 +111,6 @@ def save(
 
 def load(path: Path = WEIGHTS) -> CLIP:
     """Read a model that `save` wrote, in float32 on the CPU; refuse another file."""
-    header, tensors = _read(path)
-    seed = int(header["seed"])
-    rows = torch.from_numpy(untrained_token_rows(seed))
-    rows[tensors.pop(_ROW_IDS).long()] = tensors[_EMBEDDING].float()
-    model = build(seed)
-    model.load_state_dict({**{k: v.float() for k, v in tensors.items()}, _EMBEDDING: rows})
-    return model
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
     if not path.is_file():
         raise BackboneError(
             f"The weights of model.name {path.stem!r} are missing: {path.name} is not in the "
@@ -137,4 +127,9 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
             f"The weights file {path.name!r} has format {header.get('format')!r} or another "
             f"architecture; valid is {FORMAT!r} with this version's architecture."
         )
-    return header, tensors
+    seed = int(header["seed"])
+    rows = torch.from_numpy(untrained_token_rows(seed))
+    rows[tensors.pop(_ROW_IDS).long()] = tensors[_EMBEDDING].float()
+    model = build(seed)
+    model.load_state_dict({**{k: v.float() for k, v in tensors.items()}, _EMBEDDING: rows})
+    return model

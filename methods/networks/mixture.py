@@ -257,7 +257,11 @@ class Mixture:
         # network after the other, and they hold all networks' layers in memory at once.
         is_image = fed.dim() > 2
         chunk = 1 if is_image else None
-        return expert_outputs(self.base.module_output, self.modules, fed, chunk)
+        together = torch.func.vmap(
+            self.base.module_output, in_dims=(0, None), out_dims=1, chunk_size=chunk
+        )
+        outputs: Tensor = together(self.modules, fed)
+        return outputs
 
     def weights(self, parameters: Parameters, seen: Parameters, drop: Drop | None = None) -> Tensor:
         """Return the weight of each expert for each example, (B, E)."""
@@ -288,22 +292,6 @@ def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]
                     f"number of classes; valid: {layer.shape}"
                 )
     return {name: np.stack([expert[name] for expert in experts]) for name in layers}
-
-
-def expert_outputs(
-    run: Callable[[Parameters, Tensor], Tensor],
-    modules: Parameters,
-    fed: Tensor,
-    chunk: int | None = None,
-) -> Tensor:
-    """Return outputs (B, E, H) of stacked modules (E, ...) on the same rows (B, ...).
-
-    `run` gives one module's output (B, H). `chunk` modules run together, all for None; it changes
-    memory and speed only.
-    """
-    together = torch.func.vmap(run, in_dims=(0, None), out_dims=1, chunk_size=chunk)
-    outputs: Tensor = together(modules, fed)
-    return outputs
 
 
 def shares(scores: Tensor, kept: Tensor, top_k: int | None, *, renormalise: bool) -> Tensor:

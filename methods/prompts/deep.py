@@ -29,7 +29,6 @@ from torch.nn import functional
 
 from methods.clip.image_tower import ImageTower
 from methods.clip.text_tower import (
-    TextTower,
     beside,
     causal_mask,
     heads,
@@ -106,8 +105,29 @@ class DeepTextEncoder:
         tokens = self._tokens(tuple(classes))
         tower = self.backbone.text_tower
         if all(isinstance(block, ResidualAttentionBlock) for block in tower.blocks):
-            return _encode_prefixed(tower, contexts, tokens)
-        return _encode_whole(tower, contexts, tokens)
+            before = 1 + contexts.shape[1]
+            following = tower.follow(before, tokens.embeddings[:, before:], tokens.end_of_text)
+            shared = torch.cat((tokens.embeddings[:1, :1], contexts[:1]), dim=1)
+            x = beside(shared + tower.positional_embedding[:before], following.states)
+            for index, block in enumerate(tower.blocks[:-1]):
+                x = step(block, x, packed(block, x), following.places)
+                if index + 1 < len(contexts):
+                    # The start token sees only itself.
+                    x = torch.cat((x[:, :1], contexts[index + 1 : index + 2], x[:, before:]), dim=1)
+            last = tower.blocks[-1]
+            return tower._finish(last_step(last, x, packed(last, x), following.places))[0]
+        before, (count, length) = 1 + contexts.shape[1], tokens.embeddings.shape[:2]
+        mask = torch.zeros((length, length), device=contexts.device)
+        mask = mask.masked_fill(causal_mask(length, contexts.device), float("-inf"))
+        places, x = tower.positional_embedding[:length], tokens.embeddings
+        for index, block in enumerate(tower.blocks):
+            if index < len(contexts):
+                filled = contexts[index] + places[1:before] if index == 0 else contexts[index]
+                x = x + places if index == 0 else x
+                x = torch.cat((x[:, :1], filled.expand(count, -1, -1), x[:, before:]), dim=1)
+            x = block(x, attn_mask=mask)
+        rows = torch.arange(count, device=x.device)
+        return tower._finish(x[rows, tokens.end_of_text])
 
     def _embed(self, classes: tuple[str, ...]) -> TokenisedText:
         return self.backbone.embed_tokens([f"{self._opening}{name}." for name in classes])
@@ -181,37 +201,6 @@ def patches_of(
     with torch.no_grad():
         embedded = image.embed(backbone.to_pixels(np.array(pixels)))
     return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
-
-
-def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
-    """Return features (C, d): start token and prompts once, the rest of the texts behind them."""
-    before = 1 + contexts.shape[1]
-    following = tower.follow(before, tokens.embeddings[:, before:], tokens.end_of_text)
-    shared = torch.cat((tokens.embeddings[:1, :1], contexts[:1]), dim=1)
-    x = beside(shared + tower.positional_embedding[:before], following.states)
-    for index, block in enumerate(tower.blocks[:-1]):
-        x = step(block, x, packed(block, x), following.places)
-        if index + 1 < len(contexts):
-            # The start token sees only itself.
-            x = torch.cat((x[:, :1], contexts[index + 1 : index + 2], x[:, before:]), dim=1)
-    last = tower.blocks[-1]
-    return tower._finish(last_step(last, x, packed(last, x), following.places))[0]
-
-
-def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
-    """Return the same for a tower with blocks of open_clip's other kinds, called as they are."""
-    before, (count, length) = 1 + contexts.shape[1], tokens.embeddings.shape[:2]
-    mask = torch.zeros((length, length), device=contexts.device)
-    mask = mask.masked_fill(causal_mask(length, contexts.device), float("-inf"))
-    places, x = tower.positional_embedding[:length], tokens.embeddings
-    for index, block in enumerate(tower.blocks):
-        if index < len(contexts):
-            filled = contexts[index] + places[1:before] if index == 0 else contexts[index]
-            x = x + places if index == 0 else x
-            x = torch.cat((x[:, :1], filled.expand(count, -1, -1), x[:, before:]), dim=1)
-        x = block(x, attn_mask=mask)
-    rows = torch.arange(count, device=x.device)
-    return tower._finish(x[rows, tokens.end_of_text])
 
 
 def _beside(rows: Tensor, prompts: Tensor) -> Tensor:

@@ -49,10 +49,10 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
         members = _copied(database, folder)
-        version = schema_version(_url(members[DATABASE]))
+        version = schema_version(f"{PREFIX}{members[DATABASE]}")
         with (
             _second_copy(members[DATABASE], folder / "examined") as scratch,
-            open_database(_url(scratch)) as opened,
+            open_database(f"{PREFIX}{scratch}") as opened,
         ):
             # The ends of the audit chains, and how many leaves the log has.
             heads, size = _heads(opened), opened.verify_log().size
@@ -95,7 +95,7 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
             raise ConfigError(f"FILE: {str(file)!r} holds no database")
         archive.extract(DATABASE, main)
         # Opening it to write brings it to the newest schema.
-        with open_database(_url(main), now=lambda: now) as opened:
+        with open_database(f"{PREFIX}{main}", now=lambda: now) as opened:
             heads = _heads(opened)
             if {run: list(head) for run, head in heads.items()} != manifest.facts.get("heads"):
                 raise ConfigError(f"FILE: {str(file)!r} names other runs than its database")
@@ -183,7 +183,3 @@ def _lay(archive: Archive, name: str, folder: Path, runs: Iterable[str]) -> None
     archive.extract(name, target)
     if name.endswith(STORES):
         open_client_stores(target).verify_integrity()
-
-
-def _url(path: Path) -> str:
-    return f"{PREFIX}{path}"

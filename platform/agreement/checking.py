@@ -102,16 +102,6 @@ def disagreements(
     yield from attempt_disagreements(records)
     members = () if config.federation is None else config.federation.clients
     yield from leaving_disagreements(records, members)
-    yield from mechanism_disagreements(records, config)
-    yield from ledger_disagreements(records, config.mechanisms)
-    if own is not None:
-        yield from client_disagreements(records, own, rounds_then)
-    yield from canary_disagreements(records, config)
-    yield from ending_disagreements(records)
-
-
-def mechanism_disagreements(records: RunRecords, config: RunConfig) -> Iterator[str]:
-    """Yield where the code of the run's mechanism is not that of the run's start."""
     begun, name = records.entries("run.created"), config.privacy.mechanism
     then = recorded_origins(begun[0].detail).get("mechanism") if begun else None
     now = config.plugins.origin("mechanism", name)
@@ -120,6 +110,11 @@ def mechanism_disagreements(records: RunRecords, config: RunConfig) -> Iterator[
             f"its mechanism {name!r} is not the code of the run's start, so nobody can say what "
             "its charges mean; put that file back"
         )
+    yield from ledger_disagreements(records, config.mechanisms)
+    if own is not None:
+        yield from client_disagreements(records, own, rounds_then)
+    yield from canary_disagreements(records, config)
+    yield from ending_disagreements(records)
 
 
 def _examine(

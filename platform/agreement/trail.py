@@ -441,7 +441,19 @@ def client_disagreements(
         theirs = {_key(row): row for row in ledger.rows if row.run_id == records.run_id}
         for key, row in theirs.items():
             yield from _compared(ledger, row, mine.get(key))
-        yield from _missing(records, ledger, theirs, rounds_then)
+        survived = {
+            (row.round_number, row.attempt)
+            for row in rounds_then
+            if ledger.client in row.document.get("survivors", ())
+        }
+        for row in records.ledger:
+            if row.pseudonym != ledger.pseudonym or (row.round_number, row.attempt) not in survived:
+                continue
+            if _key(row) not in theirs:
+                whose = f"{ledger.client}'s own ledger"
+                yield f"ledger {place(row)} is not in {whose}, though it survived"
+            if row.status != "released":
+                yield f"ledger {place(row)} is {row.status}, though {ledger.client} survived"
 
 
 def _key(row: LedgerRow) -> RowKey:
@@ -468,27 +480,6 @@ def _compared(ledger: OwnLedger, own: LedgerRow, row: LedgerRow | None) -> Itera
                 f"{where}: {name} is {facts[name]!r} there and {theirs[name]!r} in the "
                 "coordinator's"
             )
-
-
-def _missing(
-    records: RunRecords,
-    ledger: OwnLedger,
-    theirs: Mapping[RowKey, LedgerRow],
-    rounds_then: Sequence[RoundRecord],
-) -> Iterator[str]:
-    """Yield survivors' rows that are missing; a client that was lost may have none."""
-    survived = {
-        (row.round_number, row.attempt)
-        for row in rounds_then
-        if ledger.client in row.document.get("survivors", ())
-    }
-    for row in records.ledger:
-        if row.pseudonym != ledger.pseudonym or (row.round_number, row.attempt) not in survived:
-            continue
-        if _key(row) not in theirs:
-            yield f"ledger {place(row)} is not in {ledger.client}'s own ledger, though it survived"
-        if row.status != "released":
-            yield f"ledger {place(row)} is {row.status}, though {ledger.client} survived"
 
 
 def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -76,11 +78,14 @@ def _federation(one: Federation) -> str:
 
 def _said(asked: Asked, advice: Advice) -> Iterator[Said]:
     yield f"{_federation(asked)} (delta {asked.delta:g}, {asked.relation}), {asked.mechanism}"
-    arm = f" ({advice.alone})" if advice.alone else ""
+    arm, keys = f" ({advice.alone})" if advice.alone else "", list[str]()
     if advice.use is None:
         yield f"advice: stay alone{arm}: {advice.reason}"
     else:
         yield f"advice: use {advice.use.way}"
+        for key, value in advice.settings.items():
+            keys += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+        yield from [f"by: {shlex.join(keys)}"] if keys else ()
         gain = f"{advice.use.points()} points on all classes of {advice.use.data}"
         yield f"gain: {gain}, over a client alone at its best{arm}"
     own = "not measured"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -198,7 +198,24 @@ def _checked(report: FolderReport, root: Path) -> Iterator[Said]:
     if report.dataset is not None:
         how = "recognised" if report.is_sound else "read"
         yield from (f"{how}: {sentence}" for sentence in report.dataset.recognised)
-        yield from _count_tables(counts(report.dataset), report.dataset.domains_are)
+        found = counts(report.dataset)
+        rows = []
+        for side, of in found.items():
+            sizes = of["by_class"]
+            low, high = min(sizes, key=sizes.get), max(sizes, key=sizes.get)
+            spread = (f"{low} ({sizes[low]})", f"{high} ({sizes[high]})")
+            rows.append((side, of["total"], len(sizes), *spread))
+        yield table(None, ("split", "examples", "classes", "smallest", "largest"), rows)
+        train = found["train"]
+        shown = (
+            [(report.dataset.domains_are.removesuffix("s"), "by_domain")]
+            if len(train["by_domain"]) > 1
+            else []
+        )
+        shown += [("class", "by_class")] if len(train["by_class"]) <= MOST_CLASSES else []
+        for what, key in shown:
+            lines = [(name, *(of[key][name] for of in found.values())) for name in train[key]]
+            yield table(None, (what, *found), lines)
     elif report.info.layout:
         yield Whole(f"{report.info.name} is expected below {str(root)!r} as")
         yield from (f"  {line}" for line in report.info.layout)
@@ -211,22 +228,6 @@ def _findings(report: FolderReport, *, are_faults: bool) -> Iterator[Whole]:
             yield Whole(f"{len(found)} {what}:")
             yield from (Whole(f"  {line}") for line in found[:SHOWN])
             yield from [Whole(f"  and {len(found) - SHOWN} more")] * (len(found) > SHOWN)
-
-
-def _count_tables(found: Mapping[str, Any], domains_are: str) -> Iterator[Said]:
-    rows = []
-    for side, of in found.items():
-        sizes = of["by_class"]
-        low, high = min(sizes, key=sizes.get), max(sizes, key=sizes.get)
-        spread = (f"{low} ({sizes[low]})", f"{high} ({sizes[high]})")
-        rows.append((side, of["total"], len(sizes), *spread))
-    yield table(None, ("split", "examples", "classes", "smallest", "largest"), rows)
-    train = found["train"]
-    shown = [(domains_are.removesuffix("s"), "by_domain")] if len(train["by_domain"]) > 1 else []
-    shown += [("class", "by_class")] if len(train["by_class"]) <= MOST_CLASSES else []
-    for what, key in shown:
-        lines = [(name, *(of[key][name] for of in found.values())) for name in train[key]]
-        yield table(None, (what, *found), lines)
 
 
 MOST_NAMES: Final = 40

@@ -104,8 +104,8 @@ class ScreenObserver(WithBar, Observer):
         """`quiet` leaves stdout to JSON."""
         super().__init__(quiet=quiet)
         self._task: TaskID | None = None
-        self._rounds = self._before = 0
-        self._since, self._known = time.monotonic(), ""
+        self._rounds = self._before = self._number = self._asked = self._answers = 0
+        self._since, self._step, self._known = time.monotonic(), "", ""
         self.run_id: str | None = None
 
     def recognised(self, sentences: Sequence[str]) -> None:
@@ -120,7 +120,9 @@ class ScreenObserver(WithBar, Observer):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Move the bar."""
-        self._show(what, total, done)
+        if what != self._step or not done:
+            self._step, self._since = what, time.monotonic()
+        self._show(f"{what}{self._left(done, total)}", total, done)
 
     def run_created(self, run_id: str) -> None:
         """Remember the run: if a signal interrupts it, the last words name it."""
@@ -132,21 +134,32 @@ class ScreenObserver(WithBar, Observer):
 
     def round_started(self, round_number: int, cohort: int) -> None:
         """Start the round's bar; a client answers up to four stages."""
-        self._show(f"round {round_number} of {self._rounds}{self._known}", cohort * 4, 0)
+        self._number, self._asked, self._answers = round_number, cohort * 4, 0
+        self._show(self._round(round_number, 0.0), self._asked, 0)
 
     def client_answered(self) -> None:
         """Move the round's bar."""
+        self._answers += 1
         if self._task is not None:
-            self._progress.advance(self._task)
+            text = self._round(self._number, self._answers / self._asked)
+            self._progress.update(self._task, advance=1, description=text)
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Remember the accuracy and the time left."""
-        over, mean = document["round"], document["accuracy"]["mean"]
-        spent = (time.monotonic() - self._since) / max(over - self._before, 1)
+        """Remember the accuracy."""
+        mean = document["accuracy"]["mean"]
         self._known = "" if mean is None else f", accuracy {fraction(mean)}"
-        self._known += f", {max(self._rounds - over, 0) * spent:.0f} s left"
         self._clear()
-        self.beat(f"round {over} of {self._rounds}{self._known}")
+        self.beat(self._round(document["round"], 1.0))
+
+    def _round(self, number: int, share: float) -> str:
+        """Return a round, the last accuracy, and the time left once a share of it is done."""
+        left = self._left(number - 1 + share - self._before, self._rounds - self._before)
+        return f"round {number} of {self._rounds}{self._known}{left}"
+
+    def _left(self, done: float, total: float) -> str:
+        """Return the time left, as far as what is done since the step began tells it."""
+        spent = time.monotonic() - self._since
+        return f", {spent * max(total - done, 0) / done:.0f} s left" if done > 0 else ""
 
     def describe(self, what: str) -> None:
         """Say what is happening."""

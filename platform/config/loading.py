@@ -81,7 +81,27 @@ def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str,
     changes = [read_mapping(path)]
     chain = [path]
     while "extends" in changes[-1]:
-        base = _base(changes[-1].pop("extends"), chain, sources)
+        name = changes[-1].pop("extends")
+        told = f"extends: {name!r} in {str(chain[-1])!r}"
+        folder, base = chain[-1].parent, None
+        if isinstance(name, str) and not name.endswith(_FILES):
+            base = packaged_file(name, sources)
+        elif isinstance(name, str) and is_below(Path(name)) and is_file(folder / name):
+            # A configuration from another machine must not read files outside its own folder, by an
+            # absolute path, by `..` or by a link.
+            if (folder / name).resolve().is_relative_to(folder.resolve()):
+                base = folder / name
+        if base is None:
+            raise ConfigError(
+                f"{told} is no configuration; valid: the name of a packaged one ("
+                f"{what_is_packaged(sources)}), or a file below this one's folder such as base.yaml"
+            )
+        if base.resolve() in (path.resolve() for path in chain):
+            raise ConfigError(
+                f"{told} leads back to itself; valid: a base that does not extend this"
+            )
+        if len(chain) == LONGEST_CHAIN:
+            raise ConfigError(f"{told}: too long a chain; valid: at most {LONGEST_CHAIN} files")
         chain.append(base)
         changes.append(read_mapping(base))
     tree = changes.pop()
@@ -179,28 +199,6 @@ def flat(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]
             yield from flat(value, f"{before}{name}.")
         else:
             yield f"{before}{name}", value
-
-
-def _base(name: Any, chain: list[Path], sources: Sources) -> Path:
-    told = f"extends: {name!r} in {str(chain[-1])!r}"
-    folder, base = chain[-1].parent, None
-    if isinstance(name, str) and not name.endswith(_FILES):
-        base = packaged_file(name, sources)
-    elif isinstance(name, str) and is_below(Path(name)) and is_file(folder / name):
-        # A configuration from another machine must not read files outside its own folder, by an
-        # absolute path, by `..` or by a link.
-        if (folder / name).resolve().is_relative_to(folder.resolve()):
-            base = folder / name
-    if base is None:
-        raise ConfigError(
-            f"{told} is no configuration; valid: the name of a packaged one "
-            f"({what_is_packaged(sources)}), or a file below this one's folder such as base.yaml"
-        )
-    if base.resolve() in (path.resolve() for path in chain):
-        raise ConfigError(f"{told} leads back to itself; valid: a base that does not extend this")
-    if len(chain) == LONGEST_CHAIN:
-        raise ConfigError(f"{told} makes too long a chain; valid: at most {LONGEST_CHAIN} files")
-    return base
 
 
 def with_published(

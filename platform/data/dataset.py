@@ -150,7 +150,19 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
                 raise _too_large(name, f"claims {image.width} x {image.height} pixels")
             if image.format == "TIFF":
                 _require_plain(image, name)
-            return _rgb(image)
+            made = np.empty((image.height, image.width, 3), np.uint8)
+            for top in range(0, image.height, _ROWS):
+                bottom = min(top + _ROWS, image.height)
+                strip = image.crop((0, top, image.width, bottom))
+                if strip.mode.startswith("I"):
+                    # Pillow cuts these off at 255, and of coloured images keeps the upper bits.
+                    made[top:bottom] = np.clip(np.asarray(strip) >> 8, 0, 255)[..., None]
+                    continue
+                if strip.mode == "P" and "transparency" in strip.info:
+                    # The colours are the same, and Pillow does not warn of the lost transparency.
+                    strip = strip.convert("RGBA")
+                made[top:bottom] = np.asarray(strip.convert("RGB"))
+            return made
     # Pillow raises the first far above our limit, and the second where warnings are errors.
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name, "claims more pixels than any data set's") from error
@@ -176,23 +188,6 @@ def image_digests(images: Images, rows: Indices) -> list[bytes]:
         shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
         digests.append(hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest())
     return digests
-
-
-def _rgb(image: Any) -> NDArray[np.uint8]:
-    # By strips: each copy of all pixels of an image may take a third of a gigabyte.
-    made = np.empty((image.height, image.width, 3), np.uint8)
-    for top in range(0, image.height, _ROWS):
-        bottom = min(top + _ROWS, image.height)
-        strip = image.crop((0, top, image.width, bottom))
-        if strip.mode.startswith("I"):
-            # Pillow cuts these values off at 255, and of coloured images keeps the upper bits.
-            made[top:bottom] = np.clip(np.asarray(strip) >> 8, 0, 255)[..., None]
-            continue
-        if strip.mode == "P" and "transparency" in strip.info:
-            # The colours are the same, and Pillow does not warn of the lost transparency.
-            strip = strip.convert("RGBA")
-        made[top:bottom] = np.asarray(strip.convert("RGB"))
-    return made
 
 
 def _require_plain(image: Any, name: str) -> None:

@@ -183,7 +183,31 @@ def recognise_own(
         raise DataError.at(root, what, valid)
     if not reading.words:
         faults.require_none()
-    return _named(reading, root, hints, one_holder=one_holder)
+    names, remarks = tuple(reading.words), reading.remarks
+    found = read_class_names(root, hints.class_names)
+    if found is None:
+        # Two domains or clients may spell one class differently.
+        firsts: dict[str, str] = {}
+        for name in names:
+            firsts.setdefault(folded(name), name)
+        if len(firsts) > MOST_CLASSES:
+            raise DataError.at(root, f"has {len(firsts):,} classes", f"1 to {MOST_CLASSES}")
+        spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
+        if all(name.isascii() and name.isdigit() for name in names):
+            remarks += (
+                "its class names are numbers, and prompts will say these numbers; words for them "
+                f"can be given in {' or '.join(BESIDE)} or by task.class_names",
+            )
+        plain = {name: spelled[folded(name)] for name in names}
+        return replace(reading, words=plain, remarks=remarks)
+    path, words = found
+    remarks += (f"the words for its classes are from {str(path)!r}",)
+    # Where folders are clients' own, the file lists all classes, also those without images.
+    is_list = reading.owners == "clients" or hints.partition == "domain"
+    known = words_of(names, path, words, more=one_holder or is_list)
+    if is_list:
+        known = {**dict(sorted(words.items())), **known}
+    return replace(reading, words=known, has_class_list=is_list, remarks=remarks)
 
 
 def _layouts(one_holder: bool) -> str:
@@ -202,7 +226,34 @@ def _recognised(
         return "saved"
     lists = [name for name in files if _list_layout(name) is not None]
     if lists:
-        return _layout_of_list(root, folders, files, lists)
+        kinds = sorted({str(_list_layout(name)) for name in lists})
+        if len(kinds) > 1:
+            what = f"holds {some(lists)}, so its images may be listed by either"
+            raise DataError.at(root, what, "task.layout: table, or task.layout: split_file")
+        layout: Layout = "table" if kinds == ["table"] else "split_file"
+        others = [name for name in files if name not in lists]
+        if others or not folders:
+            return layout
+        strange = Faults()
+        with strange:
+            by_folders = _by_folders(root, files, strange)
+        if strange:
+            return layout
+        # A single class may be a heap of images that the list tells apart.
+        if len(by_folders.words) < 2:
+            return layout
+        one, other = _said(_read(root, layout, folders, files, faults=Faults())), _said(by_folders)
+        # The list may say more than the folders, and must not contradict them.
+        if one.keys() == other.keys() and all(
+            name == one[path][0] and use in (None, one[path][1])
+            for path, (name, use) in other.items()
+        ):
+            return layout
+        raise DataError(
+            f"task.root: {str(root)!r} holds {some(lists)} beside folders, and the two say "
+            f"different things of the images; valid is task.layout: {layout}, which reads the "
+            f"list, or task.layout: {by_folders.layout}, which reads the folders"
+        )
     if any(is_split_folder(name) for name in folders):
         return "split_folders"
     # The reader names their faults.
@@ -228,39 +279,6 @@ def _recognised(
 
 def _list_layout(name: str) -> Layout | None:
     return _LISTS.get(Path(name).suffix.lower())
-
-
-def _layout_of_list(
-    root: Path, folders: Sequence[str], files: Sequence[str], lists: Sequence[str]
-) -> Layout:
-    """Return the layout of a folder with lists, which must not contradict its folders."""
-    kinds = sorted({str(_list_layout(name)) for name in lists})
-    if len(kinds) > 1:
-        what = f"holds {some(lists)}, so its images may be listed by either"
-        raise DataError.at(root, what, "task.layout: table, or task.layout: split_file")
-    layout: Layout = "table" if kinds == ["table"] else "split_file"
-    others = [name for name in files if name not in lists]
-    if others or not folders:
-        return layout
-    strange = Faults()
-    with strange:
-        by_folders = _by_folders(root, files, strange)
-    if strange:
-        return layout
-    # A single class may be a heap of images that the list tells apart.
-    if len(by_folders.words) < 2:
-        return layout
-    one, other = _said(_read(root, layout, folders, files, faults=Faults())), _said(by_folders)
-    # The list may say more than the folders, and must not contradict them.
-    if one.keys() == other.keys() and all(
-        name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
-    ):
-        return layout
-    raise DataError(
-        f"task.root: {str(root)!r} holds {some(lists)} beside folders, and the two say different "
-        f"things of the images; valid is task.layout: {layout}, which reads the list, or "
-        f"task.layout: {by_folders.layout}, which reads the folders"
-    )
 
 
 def _said(reading: OwnReading) -> dict[str, tuple[str, str | None]]:
@@ -334,32 +352,3 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str], faults: Faults) 
     return OwnReading(
         root=root, layout=layout, words={name: name for name in names}, owners=owners, groups=groups
     )
-
-
-def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -> OwnReading:
-    """Give a reading the words of its classes."""
-    names, remarks = tuple(reading.words), reading.remarks
-    found = read_class_names(root, hints.class_names)
-    if found is None:
-        # Two domains or clients may spell one class differently.
-        firsts: dict[str, str] = {}
-        for name in names:
-            firsts.setdefault(folded(name), name)
-        if len(firsts) > MOST_CLASSES:
-            raise DataError.at(root, f"has {len(firsts):,} classes", f"1 to {MOST_CLASSES}")
-        spelled = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
-        if all(name.isascii() and name.isdigit() for name in names):
-            remarks += (
-                "its class names are numbers, and prompts will say these numbers; words for them "
-                f"can be given in {' or '.join(BESIDE)} or by task.class_names",
-            )
-        plain = {name: spelled[folded(name)] for name in names}
-        return replace(reading, words=plain, remarks=remarks)
-    path, words = found
-    remarks += (f"the words for its classes are from {str(path)!r}",)
-    # Where folders are clients' own, the file lists all classes, also those without images.
-    is_list = reading.owners == "clients" or hints.partition == "domain"
-    known = words_of(names, path, words, more=one_holder or is_list)
-    if is_list:
-        known = {**dict(sorted(words.items())), **known}
-    return replace(reading, words=known, has_class_list=is_list, remarks=remarks)

@@ -127,7 +127,11 @@ def _draws(
             shared = int(ratio * size + _ROUNDING)
             counts[0][label] = shared // clients
             counts[0][label, -1] += shared % clients
-            share = _share_out(alpha, counts[0].sum(axis=0), even, rng)
+            held = counts[0].sum(axis=0)
+            is_open = held < even
+            # Where the remaining classes have no training images, all clients have their part.
+            drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
+            share = drawn / drawn.sum() if drawn.sum() > 0 else None
             if share is None:
                 break
             for of, each, taken in zip(counts, sizes, (shared, 0), strict=False):
@@ -149,16 +153,6 @@ def _never_enough(shares: DirichletShares, noun: str, more: str, whose: str) -> 
         f"{shares.alpha:g} gave {shares.minimum} {noun}{of}{more} to each of {whose}; use fewer "
         "clients, more images or a larger alpha"
     )
-
-
-def _share_out(
-    alpha: float, held: Counts, even: float, rng: np.random.Generator
-) -> NDArray[np.float64] | None:
-    """Return shares of a class for clients with less than their part; None if all underflow."""
-    is_open = held < even
-    # Where the remaining classes have no training images, all clients have their part already.
-    drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
-    return drawn / drawn.sum() if drawn.sum() > 0 else None
 
 
 def _cut(share: NDArray[np.float64], size: int) -> Counts:

@@ -198,12 +198,6 @@ def draw_with_distance(
     image, (n, S, S).
     """
     placement, paint = _STYLES[domain]
-    distance = _place(rng, outlines, placement, image_size)
-    pixels = paint(rng, distance)
-    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8), distance.astype(np.float32)
-
-
-def _place(rng: Generator, outlines: Sequence[str], placement: Placement, image_size: int) -> Field:
     count = len(outlines)
     axis = (np.arange(image_size, dtype=np.float32) + 0.5) * (2 / image_size) - 1
     shift = _uniform(rng, count, -placement.shift, placement.shift)
@@ -221,7 +215,9 @@ def _place(rng: Generator, outlines: Sequence[str], placement: Placement, image_
     for outline in sorted(set(outlines)):
         rows = np.flatnonzero([name == outline for name in outlines])
         distance[rows] = signed_distance(outline, u[rows], v[rows])
-    return distance * scale
+    scaled = distance * scale
+    pixels = paint(rng, scaled)
+    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8), scaled.astype(np.float32)
 
 
 def _real(rng: Generator, distance: Field) -> Field:

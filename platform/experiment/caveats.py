@@ -22,7 +22,7 @@ from platform.config import RunConfig
 from platform.config.rules import OWN
 from platform.data.catalogue import dataset_info
 from platform.mechanisms import Circumstances
-from platform.rounds.documents import has_collection, in_rounds
+from platform.rounds.documents import COLLECTION, in_rounds
 from platform.rounds.leaving import LEFT, left_clients
 from platform.rounds.run import Run
 
@@ -262,7 +262,7 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
     rules, protection = run.terms.pool_rules, run.terms.protection
     if rules is None:
         return
-    if rules.policy.fixed and not has_collection(documents):
+    if rules.policy.fixed and not any(d.get("phase") == COLLECTION for d in documents):
         with run.records.read() as uow:
             rows = uow.ledger.rows(run.source)
         # An interrupted collection is in the ledger alone; one that costs nothing is not there.

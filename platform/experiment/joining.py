@@ -43,7 +43,6 @@ from platform.holder.checking import look_at_images
 from platform.holder.serving import Host, Serving
 from platform.holder.settings import (
     HolderSettings,
-    own_credentials,
     own_hints,
     own_identity,
     own_limits,
@@ -56,6 +55,7 @@ from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredS
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
 from platform.wire.outside_rounds import Offer, decode_parting
+from privacy.secure_aggregation import Credentials
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
@@ -190,7 +190,8 @@ def admit(settings: HolderSettings, offer: Offer, *, surroundings: Surroundings)
         )
     masks, credentials = terms.protection.terms, None
     if masks is not None and masks.active:
-        credentials = own_credentials(settings, corrupt_rate=masks.corrupt / masks.clients)
+        own = own_identity(settings)
+        credentials = None if own is None else Credentials(*own, masks.corrupt / masks.clients)
     expected = expectations_of(
         terms.method,
         rounds=terms.last_round,

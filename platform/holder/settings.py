@@ -40,7 +40,7 @@ from platform.parties.identities import read_enrolment, read_key, require_enroll
 from platform.protection.charging import Limits, as_releases
 from platform.protection.sums import terms_of_sums
 from privacy import Relation, RunningLedger, UnknownMechanism, UnsupportedEvent
-from privacy.secure_aggregation import Credentials, Enrolment, Identity
+from privacy.secure_aggregation import Enrolment, Identity
 from privacy.transparency import NoteKey
 from storage import ClientStore, LedgerRow
 
@@ -231,15 +231,6 @@ def _problems(settings: HolderSettings) -> Iterator[str]:
             f"storage: {str(settings.storage)!r} lies in data.root, where only images belong; "
             "valid: a folder outside of it"
         )
-
-
-def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credentials | None:
-    """Return the holder's credentials for rounds against an active adversary, None without a key.
-
-    `corrupt_rate` is the share of a cohort that may collude, as the run's terms say.
-    """
-    own = own_identity(settings)
-    return None if own is None else Credentials(*own, corrupt_rate)
 
 
 def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:

@@ -179,14 +179,6 @@ class Mechanism:
         return self.facts.unit == "client"
 
     @property
-    def shows_uploads(self) -> bool:
-        """Whether one client's upload may be shown to the server.
-
-        It may if it has all the noise itself, or if the mechanism claims nothing.
-        """
-        return self.facts.noises_alone
-
-    @property
     def needs_masks(self) -> bool:
         """Whether only sums may be seen: one share of the noise does not protect its client."""
         return self.facts.is_shared_out

@@ -90,10 +90,9 @@ from platform.wire.outside_rounds import (
     Parting,
     Personalised,
     Scores,
+    decode_bare,
     decode_examination,
     decode_parting,
-    decode_pool_notice,
-    decode_roll_call,
     encode_claim,
     encode_introduction,
     encode_personalised,
@@ -183,9 +182,9 @@ class Client:
             raise ProtocolError("message: it belongs to another run")
         if kind in KINDS:
             if kind == "roll_call":
-                return self._introduce(decode_roll_call(message))
+                return self._introduce(decode_bare(message, "roll_call"))
             if kind == "pool_notice":
-                return self._claim(decode_pool_notice(message))
+                return self._claim(decode_bare(message, "pool_notice"))
             if kind == "parting":
                 return self._part(decode_parting(message))
             return self._examine(decode_examination(message))

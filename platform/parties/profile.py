@@ -113,7 +113,17 @@ def require_invitation(
         raise ProtocolError("message: the generations are not this run's")
     if seat is not None and seat.clients > expected.clients:
         raise ProtocolError("message: there are fewer clients in this run")
-    _require_norm(protection, envelope.round_number, invitation.clipping_norm)
+    adaptive, start = protection.extras.adaptive, protection.clipping_norm
+    if invitation.clipping_norm is None or adaptive is None or start is None:
+        # `Protection.at` checks whether there must be a norm.
+        return
+    if not (math.isfinite(invitation.clipping_norm) and invitation.clipping_norm > 0.0):
+        raise ProtocolError("message: the clipping norm is not a length")
+    moves = envelope.round_number - protection.first_round
+    way = (math.log(invitation.clipping_norm) - math.log(start)) / adaptive.learning_rate
+    lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
+    if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
+        raise ProtocolError("message: the clipping norm is out of reach in so few rounds")
 
 
 def require_ahead(
@@ -192,21 +202,6 @@ def _require_envelope(expected: Expectations, envelope: Envelope) -> None:
 def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
     number, tries = attempt
     return 1 <= number <= expected.rounds and 1 <= tries <= _LARGEST
-
-
-def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
-    """Refuse a clipping norm that no sequence of clipped fractions can reach."""
-    adaptive, start = protection.extras.adaptive, protection.clipping_norm
-    if norm is None or adaptive is None or start is None:
-        # `Protection.at` checks whether there must be a norm.
-        return
-    if not (math.isfinite(norm) and norm > 0.0):
-        raise ProtocolError("message: the clipping norm is not a length")
-    moves = round_number - protection.first_round
-    way = (math.log(norm) - math.log(start)) / adaptive.learning_rate
-    lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
-    if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
-        raise ProtocolError("message: the clipping norm is out of reach in so few rounds")
 
 
 class TrainerFactory(Protocol):

@@ -97,43 +97,40 @@ class Receipts:
         """Check a receipt, keep it, and say how far the client has seen the log."""
         receipt = decode_receipt(data)
         try:
-            return self._take(receipt, data)
+            if receipt.envelope.run_id != self.run_id:
+                raise ReceiptRefused("it is of another run")
+            key, note, head = _opened_head(receipt.key, receipt.checkpoint)
+            key.verify(receipt.signed, receipt.signature)
+            reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
+            is_kept = reached is not None and reached.size == head.size
+            if reached is not None and is_kept and kept.of(self.run_id, head.size) == data:
+                # The coordinator has repeated its request.
+                return self._witnessed(reached.size, reached.cosignature)
+            seen = self._seen(receipt, key, head, reached)
+            if receipt.since != seen.size:
+                # An honest coordinator that was started anew does not know what the client saw.
+                return self._witnessed(seen.size, "")
+            require_continued(receipt, seen, head)
+            ahead = self._require_charges(receipt, head, reached)
+            self._require_uploads(receipt.uploads)
+            line = cosign(note, self.witness, self.seconds()).encode()
+            attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
+            kept.keep(
+                KeptReceipt(self.run_id, head.size, data),
+                Receipted(
+                    head.origin,
+                    head.size,
+                    *attempt,
+                    "\n".join(charge_data(row).decode("ascii") for _, row in sorted(ahead.items())),
+                    line,
+                ),
+                SeenLog(head.origin, receipt.key, head.size, head.root),
+            )
+            return self._witnessed(head.size, line)
         except (Authentication, ReceiptRefused, ValueError) as error:
             attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
             self.remember(attempt, f"the coordinator's receipt was refused: {error}")
             raise ReceiptRefused(f"message: its receipt is refused: {error}") from error
-
-    def _take(self, receipt: Receipt, data: bytes) -> Witnessed:
-        if receipt.envelope.run_id != self.run_id:
-            raise ReceiptRefused("it is of another run")
-        key, note, head = _opened_head(receipt.key, receipt.checkpoint)
-        key.verify(receipt.signed, receipt.signature)
-        reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
-        is_kept = reached is not None and reached.size == head.size
-        if reached is not None and is_kept and kept.of(self.run_id, head.size) == data:
-            # The coordinator has repeated its request.
-            return self._witnessed(reached.size, reached.cosignature)
-        seen = self._seen(receipt, key, head, reached)
-        if receipt.since != seen.size:
-            # An honest coordinator that was started anew does not know what the client saw.
-            return self._witnessed(seen.size, "")
-        require_continued(receipt, seen, head)
-        ahead = self._require_charges(receipt, head, reached)
-        self._require_uploads(receipt.uploads)
-        line = cosign(note, self.witness, self.seconds()).encode()
-        attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
-        kept.keep(
-            KeptReceipt(self.run_id, head.size, data),
-            Receipted(
-                head.origin,
-                head.size,
-                *attempt,
-                "\n".join(charge_data(row).decode("ascii") for _, row in sorted(ahead.items())),
-                line,
-            ),
-            SeenLog(head.origin, receipt.key, head.size, head.root),
-        )
-        return self._witnessed(head.size, line)
 
     def _witnessed(self, size: int, line: str) -> Witnessed:
         return Witnessed(size, self.witness.key.encode(), line)

@@ -52,7 +52,10 @@ class CommonScores:
         """Return the images whose class is found, counted at most once for equal models."""
         if view.experts or view.personal:
             return count_right(method, view, test)
-        if self._broadcast is None or not _are_equal(self._broadcast, view.broadcast):
+        if self._broadcast is None or not (
+            self._broadcast.keys() == view.broadcast.keys()
+            and all(np.array_equal(self._broadcast[n], view.broadcast[n]) for n in self._broadcast)
+        ):
             self._broadcast, self._right = view.broadcast, {}
         # Sets live as long as the clients that are measured on them, so no two have one identity.
         if id(test) not in self._right:
@@ -147,7 +150,3 @@ def _blocks(test: Examples) -> Iterator[tuple[NDArray[np.generic], Arrays]]:
     for start in range(0, len(labels), _ROWS):
         rows = slice(start, start + _ROWS)
         yield labels[rows], {n: v[rows] for n, v in test.arrays.items() if n != "labels"}
-
-
-def _are_equal(one: Arrays, other: Arrays) -> bool:
-    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)

@@ -163,7 +163,24 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
     if policy is not None:
         require_serving(config, policy)
     if policy is not None and not policy.fixed and config.pool_noise == "same":
-        _require_entries_like_uploads(config, method, policy, extras)
+        if extras.adaptive is not None:
+            raise ConfigError(
+                "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
+                "clip flag; valid with pool.noise: independent"
+            )
+        if extras.metric is not None:
+            raise ConfigError(
+                "evaluation.release: a pool entry that is the upload itself would carry its "
+                "owner's noised validation accuracy; valid with pool.noise: independent"
+            )
+        # A client would find other tensors by itself, and could not say so.
+        shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
+        entry = {name: tensor.shape for name, tensor in policy.spec.items()}
+        if config.mechanism.clips_uploads and shared != entry:
+            raise ConfigError(
+                f"pool.noise: 'same' needs a pool entry that is the shared update itself, and "
+                f"{config.method.name}'s has other tensors; valid: independent"
+            )
         if norm is not None:
             raise ConfigError(
                 f"pool.clipping_norm: {norm} has no meaning with pool.noise = same, whose entries "
@@ -252,30 +269,6 @@ def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
         f"pool.minimum: {config.pool.minimum} is more than the entries that there will be; valid: "
         f"2 to task.clients = {clients}"
     )
-
-
-def _require_entries_like_uploads(
-    config: RunConfig, method: Method, policy: PoolPolicy, extras: Extras
-) -> None:
-    """Refuse `pool.noise = same` where an entry cannot be the upload itself."""
-    if extras.adaptive is not None:
-        raise ConfigError(
-            "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
-            "clip flag; valid with pool.noise: independent"
-        )
-    if extras.metric is not None:
-        raise ConfigError(
-            "evaluation.release: a pool entry that is the upload itself would carry its owner's "
-            "noised validation accuracy; valid with pool.noise: independent"
-        )
-    # A client would find other tensors by itself, and could not say so.
-    shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
-    entry = {name: tensor.shape for name, tensor in policy.spec.items()}
-    if config.mechanism.clips_uploads and shared != entry:
-        raise ConfigError(
-            f"pool.noise: 'same' needs a pool entry that is the shared update itself, and "
-            f"{config.method.name}'s has other tensors; valid: independent"
-        )
 
 
 def pool_minimum(config: RunConfig, policy: PoolPolicy) -> int:

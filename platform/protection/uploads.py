@@ -29,7 +29,6 @@ from platform.wire.layout import (
     level_type,
     require_same,
     require_spec,
-    require_storable,
     unflatten,
     vector_length,
 )
@@ -283,7 +282,10 @@ class Protection:
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             require_spec(entry, spec)
-            require_storable(flatten(entry, spec))
+            vector = flatten(entry, spec)
+            # Sums must be finite as float32, the type of states.
+            if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
+                raise ProtocolError("message: a coordinate is too large for its type")
         if (LEVELS in entry) is not self.noises_entry:
             raise ProtocolError("message: the pool entry is not protected as this run asks")
         if LEVELS not in entry:

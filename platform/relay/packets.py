@@ -20,7 +20,6 @@ import select
 import socket
 import stat
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
@@ -139,7 +138,29 @@ def decode_packet(data: bytes) -> Packet:
     if frame.arrays or frame.kind not in KINDS:
         raise ProtocolError("packet: the bytes are not a packet")
     try:
-        return _read(frame.kind, frame.fields, frame.blobs)
+        if frame.kind == "query":
+            return Query()
+        if frame.kind in ("hello", "status"):
+            clients = frame.fields["clients"]
+            if not isinstance(clients, list):
+                raise TypeError
+            if frame.kind == "hello":
+                return Hello(tuple(_text(name) for name in clients))
+            return Status(tuple(_client_status(client) for client in clients))
+        number = frame.fields["number"]
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise TypeError
+        if frame.kind == "request":
+            seconds = frame.fields["seconds"]
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
+                raise TypeError
+            return Request(
+                number, _text(frame.fields["client"]), float(seconds), frame.blobs["body"]
+            )
+        if frame.fields["outcome"] not in get_args(Kind):
+            raise TypeError
+        reason = _text(frame.fields["reason"], LONGEST_REASON)
+        return Outcome(number, frame.fields["outcome"], reason, frame.blobs["body"])
     except (KeyError, TypeError) as error:
         raise ProtocolError("packet: a field is missing or not valid") from error
 
@@ -158,30 +179,6 @@ def decode_outcome(data: bytes) -> Outcome:
     if not isinstance(packet, Outcome):
         raise ProtocolError("packet: an outcome was expected")
     return packet
-
-
-def _read(kind: str, fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Packet:
-    if kind == "query":
-        return Query()
-    if kind in ("hello", "status"):
-        clients = fields["clients"]
-        if not isinstance(clients, list):
-            raise TypeError
-        if kind == "hello":
-            return Hello(tuple(_text(name) for name in clients))
-        return Status(tuple(_client_status(client) for client in clients))
-    number = fields["number"]
-    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise TypeError
-    if kind == "request":
-        seconds = fields["seconds"]
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-            raise TypeError
-        return Request(number, _text(fields["client"]), float(seconds), blobs["body"])
-    if fields["outcome"] not in get_args(Kind):
-        raise TypeError
-    reason = _text(fields["reason"], LONGEST_REASON)
-    return Outcome(number, fields["outcome"], reason, blobs["body"])
 
 
 def _client_status(client: Any) -> ClientStatus:

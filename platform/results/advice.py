@@ -7,11 +7,11 @@ are over the best of these arms. Measured epsilons are of the replacement of one
 
 **From one cell to another.** In one noised sum the signal grows with the number of clients m, and
 the noise with 1 / mu, for the Gaussian mechanism of this epsilon and delta. So a federation has the
-*strength* m mu. It is twice that under `add_or_remove_one`, which needs half the noise, and
-sqrt(m) mu where each client adds all of the noise alone. Advice rests on the measured cell of the
-same kind (few or all classes a client, groups or none) with the largest strength that is not above
-the asked one. Below the weakest cell, and where the interval of the gain is not above 0, a client
-stays alone.
+*strength* m mu, and sqrt(m) mu where each client adds all of the noise alone. Under
+`add_or_remove_one` it is sqrt(2) m mu: uploads in cones need 1 / sqrt(2) of the noise, all others a
+half. Advice rests on the measured cell of the same kind (few or all classes a client, groups or
+none) with the largest strength that is not above the asked one. Below the weakest cell, and where
+the interval of the gain is not above 0, a client stays alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import takewhile
 from operator import attrgetter
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
+import yaml
 from pydantic import TypeAdapter
 
 from platform.config.sections import Classes, Clients, Images, Positive
@@ -110,6 +111,7 @@ class Advice:
 
     Attributes:
         use: The way that gains most surely; None where a client stays alone.
+        settings: The keys of a configuration that set that way.
         reason: Why it does.
         alone: The best arm of a client alone.
         own: The way that is best on a client's own classes; None if no cell supports an answer.
@@ -121,6 +123,7 @@ class Advice:
     """
 
     use: Row | None
+    settings: dict[str, Any]
     reason: str | None
     alone: str | None
     own: Row | None
@@ -137,6 +140,14 @@ def measured(text: str | None = None) -> list[Row]:
     lines = csv.DictReader(text.splitlines())
     plain = [{key: value or None for key, value in line.items()} for line in lines]
     return TypeAdapter(list[Row]).validate_python(plain)
+
+
+def settings_of(way: str) -> dict[str, Any]:
+    """Return the keys of a configuration that set a measured way; none for another one."""
+    text = resources.files("platform.results").joinpath("ways.yaml").read_text("utf-8")
+    name, _, head = way.partition("; ")
+    found: dict[str, Any] = yaml.safe_load(text).get(name, {})
+    return {**found, "evaluation.at_home": head} if found and head else found
 
 
 def cells_of(rows: Iterable[Row]) -> list[list[Row]]:
@@ -179,7 +190,7 @@ def advise(asked: Asked, facts: MechanismFacts, rows: Sequence[Row]) -> Advice:
         return way is not None and way.low is not None and way.low > 0.0
 
     power = 0.5 if facts.claims and facts.noises_alone else 1.0
-    reach = 1.0 if asked.relation == "replace_one" else 2.0
+    reach = 1.0 if asked.relation == "replace_one" else math.sqrt(2.0)
     limit = reach * strength(asked, power, asked.delta)
     kind = sorted(cells_of(filter(alike, rows)), key=order)
     below = [cell for cell in kind if strength(cell[0]) <= limit]
@@ -198,8 +209,10 @@ def advise(asked: Asked, facts: MechanismFacts, rows: Sequence[Row]) -> Advice:
         is_far = seen != wanted and not 0.5 <= seen / wanted <= 2.0
         notes[f"measured with {seen} {word} a client, not {wanted}: the gain may differ"] = is_far
     why = "its gain's interval is not above 0" if below else "nothing measured supports a gain"
+    use = best(cell) if supported else None
     return Advice(
-        use=best(cell) if supported else None,
+        use=use,
+        settings={} if use is None else settings_of(use.way),
         reason=None if supported else why,
         alone=best_arm(cell),
         own=own,

@@ -22,11 +22,6 @@ def in_rounds(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return [d for d in documents if d.get("phase", ROUNDS) == ROUNDS]
 
 
-def has_collection(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether clients were asked for the entries of a pool that is made once."""
-    return any(d.get("phase") == COLLECTION for d in documents)
-
-
 SCHEMA_VERSION = 1
 
 

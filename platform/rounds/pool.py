@@ -71,7 +71,13 @@ class Neighbours:
 
         `k` is at most the number of candidates.
         """
-        products = self._products([query for query, _ in searches])
+        queries = [query for query, _ in searches]
+        products = np.zeros((len(self._rows), len(queries)))
+        for start in range(0, self._rows.shape[1], _BLOCK):
+            block = self._rows[:, start : start + _BLOCK]
+            # NumPy multiplies a contiguous vector faster than a matrix of one column.
+            asked = np.ascontiguousarray(block[queries].T)
+            products += (block @ asked[:, 0])[:, None] if len(queries) == 1 else block @ asked
         places: list[NDArray[np.intp]] = []
         for search, column in zip(searches, products.T, strict=True):
             few = self._undecided(search, column, k)
@@ -79,15 +85,6 @@ class Neighbours:
             distances = [float(np.linalg.norm(self._vector(int(row)) - query)) for row in few]
             places.append(few[np.argsort(np.asarray(distances), kind="stable")[:k]])
         return places
-
-    def _products(self, queries: Sequence[int]) -> NDArray[np.float64]:
-        total = np.zeros((len(self._rows), len(queries)))
-        for start in range(0, self._rows.shape[1], _BLOCK):
-            block = self._rows[:, start : start + _BLOCK]
-            # NumPy multiplies a contiguous vector faster than a matrix of one column.
-            asked = np.ascontiguousarray(block[queries].T)
-            total += (block @ asked[:, 0])[:, None] if len(queries) == 1 else block @ asked
-        return total
 
     def _undecided(self, search: Search, products: NDArray[np.float64], k: int) -> NDArray[np.intp]:
         """Return the candidates that may be among the k nearest, rising."""

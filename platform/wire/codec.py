@@ -20,6 +20,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -76,7 +77,10 @@ def encode_frame(frame: Frame) -> bytes:
     buffers: list[bytes | memoryview] = []
     entries: list[_Entry] = []
     for name, array in sorted(frame.arrays.items()):
-        dtype = _dtype(name, array)
+        dtype = _OWN_NAMES.get(array.dtype) or array.dtype.name
+        if dtype not in DTYPES:
+            raise ProtocolError(f"message: array {name!r} has dtype {dtype}, which is not carried")
+        _finite(name, array)
         entries.append((name, dtype, array.shape))
         buffers.append(np.ascontiguousarray(array, DTYPES[dtype]).data)
     for name, blob in sorted(frame.blobs.items()):
@@ -270,14 +274,6 @@ def _buffers(
     return arrays, blobs
 
 
-def _dtype(name: str, array: NDArray[Any]) -> str:
-    dtype = _OWN_NAMES.get(array.dtype) or array.dtype.name
-    if dtype not in DTYPES:
-        raise ProtocolError(f"message: array {name!r} has dtype {dtype}, which is not carried")
-    _finite(name, array)
-    return dtype
-
-
 def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ProtocolError(f"message: array {name!r} is not finite")
@@ -287,6 +283,7 @@ def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
 """A round number and its attempt, both from 1."""
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -316,14 +313,23 @@ def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:
     return frame, peek(data)[1]
 
 
-def envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    """Return an envelope as plain fields of a frame."""
-    return {
+def framed(
+    kind: str,
+    envelope: Envelope,
+    own: Mapping[str, Any] = _NOTHING,
+    *,
+    arrays: Arrays = _NOTHING,
+    blobs: Mapping[str, bytes] = _NOTHING,
+) -> bytes:
+    """Serialise a message of one kind: its envelope beside its own fields, arrays and bytes."""
+    fields = {
         "run_id": envelope.run_id,
         "round": envelope.round_number,
         "attempt": envelope.attempt,
         "committed": None if envelope.committed is None else list(envelope.committed),
+        **own,
     }
+    return encode_frame(Frame(kind, fields, arrays, blobs))
 
 
 def integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:

@@ -250,12 +250,6 @@ def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
     return np.uint32 if grid.largest_level < 1 << 32 else np.uint64
 
 
-def require_storable(vector: NDArray[np.float64]) -> None:
-    """Refuse coordinates whose sums could not be finite as float32, the type of states."""
-    if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
-        raise ProtocolError("message: a coordinate is too large for its type")
-
-
 def require_same(update: Arrays, difference: Arrays) -> None:
     """Check that an entry is the shared update itself, so that one noise may serve both."""
     alike = set(update) == set(difference) and all(

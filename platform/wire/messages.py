@@ -34,7 +34,7 @@ from platform.wire.codec import (
     Frame,
     blob,
     encode_frame,
-    envelope_fields,
+    framed,
     integers,
     opened,
 )
@@ -256,14 +256,13 @@ class Disclosure:
 def encode_invitation(message: Invitation) -> bytes:
     """Serialise an invitation."""
     secure = message.secure
-    fields = {
-        **envelope_fields(message.envelope),
+    own = {
         "generations": list(message.generations),
         "secure": None if secure is None else secure_numbers(secure),
         "clipping_norm": message.clipping_norm,
     }
     blobs = {} if secure is None else secure_blobs(secure)
-    return encode_frame(Frame("invitation", fields, {}, blobs))
+    return framed("invitation", message.envelope, own, blobs=blobs)
 
 
 def decode_invitation(data: bytes) -> Invitation:
@@ -282,7 +281,7 @@ def encode_answer(message: Answer) -> bytes:
     """Serialise an answer."""
     blobs = {f"handle/{i:04d}": handle for i, handle in enumerate(message.handles)}
     blobs["payload"] = message.payload
-    return encode_frame(Frame("answer", envelope_fields(message.envelope), {}, blobs))
+    return framed("answer", message.envelope, blobs=blobs)
 
 
 def decode_answer(data: bytes) -> Answer:
@@ -294,11 +293,11 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_relay(message: Relay) -> bytes:
     """Serialise a relay."""
-    fields, blobs = envelope_fields(message.envelope), {"payload": message.payload}
+    own, blobs = {}, {"payload": message.payload}
     if message.ahead is not None:
-        fields["ahead"] = secure_numbers(message.ahead)
+        own["ahead"] = secure_numbers(message.ahead)
         blobs.update(secure_blobs(message.ahead))
-    return encode_frame(Frame("relay", fields, {}, blobs))
+    return framed("relay", message.envelope, own, blobs=blobs)
 
 
 def decode_relay(data: bytes) -> Relay:
@@ -316,15 +315,25 @@ def encode_assignment(message: Assignment) -> bytes:
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
     for i, expert in enumerate(message.experts):
         arrays.update({f"expert/{i:04d}/{name}": value for name, value in expert.items()})
-    fields = {**envelope_fields(message.envelope), "experts": len(message.experts)}
-    return encode_frame(Frame("assignment", fields, arrays, {"payload": message.payload}))
+    own, blobs = {"experts": len(message.experts)}, {"payload": message.payload}
+    return framed("assignment", message.envelope, own, arrays=arrays, blobs=blobs)
 
 
 def decode_assignment(data: bytes) -> Assignment:
     """Read an assignment."""
     frame, envelope = opened(data, "assignment")
     (count,) = integers([frame.fields.get("experts")], 1)
-    broadcast, experts = _split(frame.arrays)
+    broadcast: dict[str, NDArray[Any]] = {}
+    experts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, value in frame.arrays.items():
+        part, slash, rest = name.partition("/")
+        number, second, tensor = rest.partition("/")
+        if part == "broadcast" and slash:
+            broadcast[rest] = value
+        elif part == "expert" and second:
+            experts.setdefault(number, {})[tensor] = value
+        else:
+            raise ProtocolError("message: an array belongs to no part of it")
     is_whole = count == len(experts) <= MAX_EXPERTS
     if not is_whole or any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
@@ -335,8 +344,8 @@ def decode_assignment(data: bytes) -> Assignment:
 def encode_upload(message: Upload) -> bytes:
     """Serialise an upload."""
     arrays = {} if message.vector is None else {"vector": message.vector}
-    fields = {**envelope_fields(message.envelope), "weight": message.weight}
-    return encode_frame(Frame("upload", fields, arrays, {"payload": message.payload}))
+    own, blobs = {"weight": message.weight}, {"payload": message.payload}
+    return framed("upload", message.envelope, own, arrays=arrays, blobs=blobs)
 
 
 def decode_upload(data: bytes) -> Upload:
@@ -352,8 +361,7 @@ def decode_upload(data: bytes) -> Upload:
 def encode_disclosure(message: Disclosure) -> bytes:
     """Serialise a disclosure."""
     blobs = {"payload": message.payload, "handle": message.handle, "ahead": message.ahead}
-    fields = envelope_fields(message.envelope)
-    return encode_frame(Frame("disclosure", fields, message.entry, blobs))
+    return framed("disclosure", message.envelope, arrays=message.entry, blobs=blobs)
 
 
 def decode_disclosure(data: bytes) -> Disclosure:
@@ -375,19 +383,3 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()
-
-
-def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:
-    """Return broadcast, and each expert under its number as text, in one pass over the arrays."""
-    broadcast: dict[str, NDArray[Any]] = {}
-    experts: dict[str, dict[str, NDArray[Any]]] = {}
-    for name, value in arrays.items():
-        part, slash, rest = name.partition("/")
-        number, second, tensor = rest.partition("/")
-        if part == "broadcast" and slash:
-            broadcast[rest] = value
-        elif part == "expert" and second:
-            experts.setdefault(number, {})[tensor] = value
-        else:
-            raise ProtocolError("message: an array belongs to no part of it")
-    return broadcast, experts

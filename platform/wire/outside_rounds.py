@@ -29,8 +29,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,7 @@ from platform.wire.codec import (
     Envelope,
     Frame,
     blob,
-    encode_frame,
-    envelope_fields,
+    framed,
     integers,
     opened,
 )
@@ -97,14 +96,8 @@ class Acceptance:
 
 def encode_offer(message: Offer) -> bytes:
     """Serialise an offer."""
-    facts = message.facts
-    fields = {
-        **envelope_fields(message.envelope),
-        "version": facts.version,
-        "model": facts.model,
-        "method": facts.method,
-    }
-    return encode_frame(Frame("offer", fields, {}, {"config": message.config}))
+    own, config = asdict(message.facts), {"config": message.config}
+    return framed("offer", message.envelope, own, blobs=config)
 
 
 def decode_offer(data: bytes) -> Offer:
@@ -122,8 +115,7 @@ def decode_offer(data: bytes) -> Offer:
 def encode_acceptance(message: Acceptance) -> bytes:
     """Serialise an answer to an offer."""
     reasons = [reason[:_LONGEST_REASON] for reason in message.reasons[:_MOST_REASONS]]
-    fields = {**envelope_fields(message.envelope), "reasons": reasons}
-    return encode_frame(Frame("acceptance", fields, {}, {}))
+    return framed("acceptance", message.envelope, {"reasons": reasons})
 
 
 def decode_acceptance(data: bytes) -> Acceptance:
@@ -240,20 +232,14 @@ class Scores:
 
 def encode_roll_call(envelope: Envelope) -> bytes:
     """Serialise a roll call, which asks a client to introduce itself; its envelope has round 0."""
-    return encode_frame(Frame("roll_call", envelope_fields(envelope), {}, {}))
-
-
-def decode_roll_call(data: bytes) -> Envelope:
-    """Read a roll call."""
-    return _bare_envelope(data, "roll_call")
+    return framed("roll_call", envelope)
 
 
 def encode_introduction(message: Introduction) -> bytes:
     """Serialise an introduction."""
     newest = None if message.newest is None else list(message.newest)
-    own = {"pseudonym": message.pseudonym, "newest": newest}
-    fields = {**envelope_fields(message.envelope), **own}
-    return encode_frame(Frame("introduction", fields, {}, {"public_key": message.public_key}))
+    own, key = {"pseudonym": message.pseudonym, "newest": newest}, message.public_key
+    return framed("introduction", message.envelope, own, blobs={"public_key": key})
 
 
 def decode_introduction(data: bytes) -> Introduction:
@@ -277,18 +263,12 @@ def _attempt(frame: Frame, name: str) -> Attempt | None:
 
 def encode_pool_notice(envelope: Envelope) -> bytes:
     """Serialise a notice that the pool is made; it asks a client to name its own entry."""
-    return encode_frame(Frame("pool_notice", envelope_fields(envelope), {}, {}))
-
-
-def decode_pool_notice(data: bytes) -> Envelope:
-    """Read a notice."""
-    return _bare_envelope(data, "pool_notice")
+    return framed("pool_notice", envelope)
 
 
 def encode_claim(message: Claim) -> bytes:
     """Serialise a claim."""
-    fields, blobs = envelope_fields(message.envelope), {"handle": message.handle}
-    return encode_frame(Frame("claim", fields, {}, blobs))
+    return framed("claim", message.envelope, blobs={"handle": message.handle})
 
 
 def decode_claim(data: bytes) -> Claim:
@@ -300,14 +280,13 @@ def decode_claim(data: bytes) -> Claim:
 def encode_parting(message: Parting) -> bytes:
     """Serialise a parting; experts have equal shapes, so each tensor is one stacked array."""
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
-    fields, fetched = envelope_fields(message.envelope), message.fetched
-    pool = None
+    fetched, pool = message.fetched, None
     if fetched is not None:
         pool = [len(fetched.experts), 0 if fetched.own is None else fetched.own + 1]
         names = fetched.experts[0] if fetched.experts else ()
         stacked = {n: np.stack([expert[n] for expert in fetched.experts]) for n in names}
         arrays.update({f"expert/{name}": value for name, value in stacked.items()})
-    return encode_frame(Frame("parting", {**fields, "pool": pool}, arrays, {}))
+    return framed("parting", message.envelope, {"pool": pool}, arrays=arrays)
 
 
 def decode_parting(data: bytes) -> Parting:
@@ -330,8 +309,7 @@ def decode_parting(data: bytes) -> Parting:
 
 def encode_personalised(message: Personalised) -> bytes:
     """Serialise the answer to a parting."""
-    fields = {**envelope_fields(message.envelope), "is_new": message.is_new}
-    return encode_frame(Frame("personalised", fields, {}, {}))
+    return framed("personalised", message.envelope, {"is_new": message.is_new})
 
 
 def decode_personalised(data: bytes) -> Personalised:
@@ -343,12 +321,8 @@ def decode_personalised(data: bytes) -> Personalised:
 def encode_examination(message: Examination) -> bytes:
     """Serialise an examination."""
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
-    fields = {
-        **envelope_fields(message.envelope),
-        "sets": list(message.sets),
-        "weighs": message.weighs,
-    }
-    return encode_frame(Frame("examination", fields, arrays, {}))
+    own = {"sets": list(message.sets), "weighs": message.weighs}
+    return framed("examination", message.envelope, own, arrays=arrays)
 
 
 def decode_examination(data: bytes) -> Examination:
@@ -363,13 +337,12 @@ def decode_examination(data: bytes) -> Examination:
 
 def encode_scores(message: Scores) -> bytes:
     """Serialise scores."""
-    fields = {
-        **envelope_fields(message.envelope),
+    own = {
         "tallies": {name: list(tally) for name, tally in message.tallies.items()},
         "after": None if message.after is None else list(message.after),
     }
     arrays = {} if message.weights is None else {"weights": message.weights}
-    return encode_frame(Frame("scores", fields, arrays, {}))
+    return framed("scores", message.envelope, own, arrays=arrays)
 
 
 def decode_scores(data: bytes) -> Scores:
@@ -390,7 +363,8 @@ def decode_scores(data: bytes) -> Scores:
     return Scores(envelope, tallies, weights, _attempt(frame, "after"))
 
 
-def _bare_envelope(data: bytes, kind: str) -> Envelope:
+def decode_bare(data: bytes, kind: Literal["roll_call", "pool_notice"]) -> Envelope:
+    """Read a message that is its envelope alone."""
     frame, envelope = opened(data, kind)
     if frame.arrays or frame.blobs:
         raise ProtocolError("message: its parts are not those of its kind")
@@ -444,12 +418,9 @@ class Left:
 
 def encode_left(message: Left) -> bytes:
     """Serialise a statement of leaving; its envelope has round 0."""
-    fields = {
-        **envelope_fields(Envelope(message.run_id, 0, 0)),
-        "client": message.client,
-        "pseudonym": message.pseudonym,
-    }
-    return encode_frame(Frame(KIND, fields, {}, {"signature": message.signature}))
+    own = {"client": message.client, "pseudonym": message.pseudonym}
+    envelope, signature = Envelope(message.run_id, 0, 0), {"signature": message.signature}
+    return framed(KIND, envelope, own, blobs=signature)
 
 
 def decode_left(data: bytes) -> Left:

@@ -36,7 +36,7 @@ from platform.wire.codec import (
     blob,
     decode_frame,
     encode_frame,
-    envelope_fields,
+    framed,
     integers,
     opened,
     peek,
@@ -223,8 +223,7 @@ def _told_apart(data: bytes) -> tuple[bytes, bytes]:
 def _encode(receipt: Receipt, blind: bytes) -> bytes:
     leaves = receipt.leaves
     # Numbers are bytes, so that receipts of one shape have one header.
-    fields = {
-        **envelope_fields(receipt.envelope),
+    own = {
         "leaves": len(leaves),
         "salted": [index for index, leaf in enumerate(leaves) if leaf.salt],
     }
@@ -246,7 +245,7 @@ def _encode(receipt: Receipt, blind: bytes) -> bytes:
         blobs[f"proof/{index:04d}"] = b"".join(leaf.proof)
         if leaf.salt:
             blobs[f"salt/{index:04d}"] = leaf.salt
-    return encode_frame(Frame(_KIND, fields, {}, blobs))
+    return framed(_KIND, receipt.envelope, own, blobs=blobs)
 
 
 @lru_cache(maxsize=8)
@@ -350,8 +349,8 @@ class Witnessed:
 def enclose(message: bytes, receipt: bytes) -> bytes:
     """Return a message that carries another message and a receipt."""
     # The frame has the message's own envelope, so that relays know its run and attempt.
-    fields = envelope_fields(peek(message)[1])
-    return encode_frame(Frame("enclosed", fields, {}, {"message": message, "beside": receipt}))
+    envelope, blobs = peek(message)[1], {"message": message, "beside": receipt}
+    return framed("enclosed", envelope, blobs=blobs)
 
 
 def is_enclosed(message: bytes) -> bool:
@@ -375,13 +374,12 @@ def unclose(data: bytes) -> tuple[bytes, bytes]:
 
 def enclose_answer(reply: bytes, witnessed: Witnessed) -> bytes:
     """Return an answer together with how far its client has seen the log."""
-    fields = {**envelope_fields(peek(reply)[1]), "size": witnessed.size}
     blobs = {
         "message": reply,
         "cosignature": witnessed.cosignature.encode(),
         "key": witnessed.key.encode(),
     }
-    return encode_frame(Frame("answered", fields, {}, blobs))
+    return framed("answered", peek(reply)[1], {"size": witnessed.size}, blobs=blobs)
 
 
 def unclose_answer(data: bytes) -> tuple[bytes, Witnessed | None]:

@@ -129,21 +129,17 @@ def accountant_table(releases: Iterable[Release], delta: float) -> dict[str, flo
 def entry(composition: Composition, delta: float, name: str) -> float | str:
     """Price a composition by the accountant of that name, or give "n/a: " and its reason."""
     try:
-        return _price(composition, delta, name)
+        if not composition.is_noised:
+            return math.inf
+        if composition.is_empty:
+            return 0.0
+        others = composition.integer_terms or composition.fixed_size_terms or composition.is_sampled
+        if name == "pld" and not others:
+            if min(term.noise_to_clip for term in composition.terms) < _SLOW:
+                raise UnsupportedEvent("it takes minutes at so little noise, and exact is as tight")
+        if name == "exact" or name == "pld" or name == "rdp":
+            return price(composition, delta, name).epsilon
+        adapter = importlib.import_module("privacy.training.opacus_adapters")
+        return float(adapter.prv_epsilon(composition, delta))
     except UnsupportedEvent as error:
         return f"n/a: {error}"
-
-
-def _price(composition: Composition, delta: float, name: str) -> float:
-    if not composition.is_noised:
-        return math.inf
-    if composition.is_empty:
-        return 0.0
-    others = composition.integer_terms or composition.fixed_size_terms or composition.is_sampled
-    if name == "pld" and not others:
-        if min(term.noise_to_clip for term in composition.terms) < _SLOW:
-            raise UnsupportedEvent("it takes minutes at so little noise, and exact is as tight")
-    if name == "exact" or name == "pld" or name == "rdp":
-        return price(composition, delta, name).epsilon
-    adapter = importlib.import_module("privacy.training.opacus_adapters")
-    return float(adapter.prv_epsilon(composition, delta))

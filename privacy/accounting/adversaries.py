@@ -109,7 +109,21 @@ def epsilons(
         ValueError: `delta` or `accountant` is not valid.
     """
     ledger = list(releases)
-    return epsilons_of(_clients(ledger), _redrawn_runs(ledger), delta, accountant)
+    sums = [row for row in ledger if row.mechanism.may_amplify and row.channel == "sum"]
+    first: dict[tuple[str, int], int] = {}
+    for row in sums:
+        key = row.run_id, row.round_number
+        first[key] = min(row.attempt, first.get(key, row.attempt))
+    return epsilons_of(
+        _clients(ledger),
+        frozenset(
+            row.run_id
+            for row in sums
+            if row.charged and row.attempt > first[row.run_id, row.round_number]
+        ),
+        delta,
+        accountant,
+    )
 
 
 def epsilons_of(
@@ -235,21 +249,3 @@ def _observed(rows: Sequence[Release], redrawn: Collection[str], measure: Measur
     except UnsupportedEvent:
         return unamplified
     return min(unamplified, amplified, key=lambda result: result.epsilon)
-
-
-def _redrawn_runs(ledger: Sequence[Release]) -> frozenset[str]:
-    """Return the runs in which a charged attempt replaced an earlier one of its round.
-
-    Which draws are thrown away may depend on them, so the draw that stays is not a fair one. That
-    the earlier attempt was free of charge does not help.
-    """
-    sums = [row for row in ledger if row.mechanism.may_amplify and row.channel == "sum"]
-    first: dict[tuple[str, int], int] = {}
-    for row in sums:
-        key = row.run_id, row.round_number
-        first[key] = min(row.attempt, first.get(key, row.attempt))
-    return frozenset(
-        row.run_id
-        for row in sums
-        if row.charged and row.attempt > first[row.run_id, row.round_number]
-    )

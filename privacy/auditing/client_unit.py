@@ -122,32 +122,26 @@ def play_client_unit(
     if canaries < FEWEST_CANARIES:
         raise ValueError(f"canaries is {canaries}; it must be at least {FEWEST_CANARIES}")
     seen = 0.0 if flag is None or relation != "replace_one" else flag
-    factors, included = _factors(canaries, oversized, relation, rng, is_flagged=flag is not None)
+    present, opposite = (1.0, -1.0) if flag is None else (_INSIDE, -_OVERSIZE)
+    included = rng.random(canaries) < 0.5
+    lengths = np.where(included, present, opposite if relation == "replace_one" else 0.0)
+    factors = np.concatenate([lengths, np.full(oversized, _OVERSIZE)])
     norm = math.hypot(clipping_norm, seen)
     signs = rng.choice([-1.0, 1.0], size=dimension)
     order = rng.permutation(dimension)
     length = dimension + int(flag is not None)
     scores = np.empty(factors.size)
     for index, factor in enumerate(factors):
-        direction = _direction(signs, int(order[index % dimension]))
+        # One of d orthonormal vectors, dense but for the smallest d.
+        unit = np.zeros(signs.size)
+        unit[int(order[index % dimension])] = 1.0
+        direction = signs * np.asarray(idct(unit, norm="ortho"), dtype=np.float64)
         released = finite_vector(release_fn(factor * clipping_norm * direction))
         if released.size != length:
             raise ValueError(f"a release has {released.size} coordinates; it must have {length}")
         along = float(released[:dimension] @ direction)
         scores[index] = (clipping_norm * along + seen * float(released[-1])) / norm
     return ClientScores(scores[:canaries], included, scores[canaries:], norm, relation)
-
-
-def _factors(
-    canaries: int, oversized: int, relation: Relation, rng: np.random.Generator, *, is_flagged: bool
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return lengths of all canaries in units of C, the over-long ones last, and the coins."""
-    present = _INSIDE if is_flagged else 1.0
-    opposite = -_OVERSIZE if is_flagged else -1.0
-    absent = opposite if relation == "replace_one" else 0.0
-    included = rng.random(canaries) < 0.5
-    lengths = np.where(included, present, absent)
-    return np.concatenate([lengths, np.full(oversized, _OVERSIZE)]), included
 
 
 def judge_client_unit(
@@ -178,7 +172,15 @@ def judge_client_unit(
     canaries = scores.scores.size
     guesses = planned_guesses(claim.mu, canaries, claim.delta)
     correct = correct_guesses(scores.scores, scores.included, scores.threshold, guesses)
-    reasons = _reasons(interval[0], claim.mu, clip_respected=clip_respected, is_blind=is_blind)
+    low = interval[0]
+    found = []
+    if low > claim.mu:
+        found.append(f"mu is at least {low:.3g}, above the claimed {claim.mu:.3g}")
+    if not clip_respected:
+        found.append("an update of 10 times the clipping norm moves the release too far")
+    if is_blind:
+        found.append("the audit is blind: canaries do not reach the release, or only in part")
+    reasons = tuple(found)
     gaussian: GaussianBound | None = None
     if claim.is_gaussian:
         inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
@@ -202,26 +204,6 @@ def judge_client_unit(
         reasons=reasons,
         gaussian=gaussian,
     )
-
-
-def _reasons(
-    low: float, claimed_mu: float, *, clip_respected: bool, is_blind: bool
-) -> tuple[str, ...]:
-    found = []
-    if low > claimed_mu:
-        found.append(f"mu is at least {low:.3g}, above the claimed {claimed_mu:.3g}")
-    if not clip_respected:
-        found.append("an update of 10 times the clipping norm moves the release too far")
-    if is_blind:
-        found.append("the audit is blind: canaries do not reach the release, or only in part")
-    return tuple(found)
-
-
-def _direction(signs: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    """Return one of d orthonormal vectors of shape (d,), dense but for the smallest d."""
-    unit = np.zeros(signs.size)
-    unit[row] = 1.0
-    return signs * np.asarray(idct(unit, norm="ortho"), dtype=np.float64)
 
 
 def oversized_needed(clip_to_noise: float, family_wise_error: float, canaries: int) -> int:

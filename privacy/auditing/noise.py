@@ -134,7 +134,14 @@ def verify_independence(rounds_of_noise: NDArray[Any], alpha: float) -> float:
     first, second = np.unravel_index(int(correlations.argmax()), correlations.shape)
     strongest = float(correlations[first, second])
     pairs = len(rows) * (len(rows) - 1) // 2
-    p_value = min(1.0, pairs * _two_sided(units[first], units[second]))
+    unit, other = units[first], units[second]
+    cosine = float(unit @ other)
+    # The sine from the residual: 1 - r^2 would round equal and nearly equal vectors alike.
+    residual = unit - cosine * other
+    sine = math.sqrt(float(residual @ residual))
+    freedom = unit.size - 1
+    statistic = math.sqrt(freedom) * abs(cosine) / sine if sine > 0.0 else math.inf
+    p_value = min(1.0, pairs * (2.0 * float(stdtr(freedom, -statistic))))
     if p_value < alpha:
         raise AuditError(
             f"noise vectors {first} and {second} are correlated with |r| = {strongest:.4g}; noise "
@@ -142,16 +149,6 @@ def verify_independence(rounds_of_noise: NDArray[Any], alpha: float) -> float:
             p_value=p_value,
         )
     return p_value
-
-
-def _two_sided(unit: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    cosine = float(unit @ other)
-    # The sine from the residual: 1 - r^2 would round equal and nearly equal vectors alike.
-    residual = unit - cosine * other
-    sine = math.sqrt(float(residual @ residual))
-    freedom = unit.size - 1
-    statistic = math.sqrt(freedom) * abs(cosine) / sine if sine > 0.0 else math.inf
-    return 2.0 * float(stdtr(freedom, -statistic))
 
 
 def _scaled(samples: NDArray[Any], standard_deviation: float, alpha: float) -> NDArray[np.float64]:

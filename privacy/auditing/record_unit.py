@@ -89,7 +89,11 @@ def play_record_unit(
     """
     if canaries < 1:
         raise ValueError(f"canaries is {canaries}; it must be at least 1")
-    duals = _duals(directions)
+    vectors = {name: finite_vector(direction) for name, direction in directions.items()}
+    lacking = [name for name, vector in vectors.items() if not vector.any()]
+    if not vectors or lacking:
+        raise ValueError(f"directions are zero or missing for {lacking}; each must point somewhere")
+    duals = {name: vector / (vector @ vector) for name, vector in vectors.items()}
     absent = np.zeros(calibration_runs(canaries), dtype=np.bool_)
     offsets = _scores(train_fn, absent, duals, rng).mean(axis=0)
     included = rng.random(canaries) < 0.5
@@ -118,21 +122,34 @@ def judge_record_unit(
     require_probability(family_wise_error=family_wise_error)
     error = family_wise_error / len(scores.arrays)
     found = [_find(scores, column, claim, error=error) for column in range(len(scores.arrays))]
-    return _result(found, claim, scores.included.size, error)
+    worst = max(found, key=lambda one: (one.interval[0], one.counts.estimated_mu))
+    reasons = tuple(
+        f"in {one.name!r} mu is at least {one.interval[0]:.3g}, above the claimed {claim.mu:.3g}"
+        for one in found
+        if one.interval[0] > claim.mu
+    )
+    return AuditResult(
+        unit="record",
+        claimed_mu=claim.mu,
+        estimated_mu=worst.counts.estimated_mu,
+        mu_interval=worst.interval,
+        epsilon_lower_bound_95=max(one.epsilon for one in found),
+        claimed_epsilon=claim.epsilon,
+        delta=claim.delta,
+        clip_respected=None,
+        canaries=scores.included.size,
+        power=detection_probability(
+            claim.mu, 2.0 * claim.mu, scores.included.size, family_wise_error=error
+        ),
+        passed=not reasons,
+        reasons=reasons,
+        array=worst.name,
+    )
 
 
 def calibration_runs(canaries: int) -> int:
     """Return how many runs without the canary come before so many judged ones."""
     return max(_CALIBRATION, canaries // _CALIBRATION)
-
-
-def _duals(directions: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
-    """Divide each direction by its squared norm: the inner product is then 1 at the expected."""
-    vectors = {name: finite_vector(direction) for name, direction in directions.items()}
-    lacking = [name for name, vector in vectors.items() if not vector.any()]
-    if not vectors or lacking:
-        raise ValueError(f"directions are zero or missing for {lacking}; each must point somewhere")
-    return {name: vector / (vector @ vector) for name, vector in vectors.items()}
 
 
 def _scores(
@@ -172,27 +189,3 @@ def _find(scores: RecordScores, column: int, claim: Claim, *, error: float) -> _
     )
     interval = mu_interval(counts, error / DECISIONS, is_gaussian=claim.is_gaussian)
     return _Found(scores.arrays[column], counts, interval, epsilon)
-
-
-def _result(found: list[_Found], claim: Claim, canaries: int, error: float) -> AuditResult:
-    worst = max(found, key=lambda one: (one.interval[0], one.counts.estimated_mu))
-    reasons = tuple(
-        f"in {one.name!r} mu is at least {one.interval[0]:.3g}, above the claimed {claim.mu:.3g}"
-        for one in found
-        if one.interval[0] > claim.mu
-    )
-    return AuditResult(
-        unit="record",
-        claimed_mu=claim.mu,
-        estimated_mu=worst.counts.estimated_mu,
-        mu_interval=worst.interval,
-        epsilon_lower_bound_95=max(one.epsilon for one in found),
-        claimed_epsilon=claim.epsilon,
-        delta=claim.delta,
-        clip_respected=None,
-        canaries=canaries,
-        power=detection_probability(claim.mu, 2.0 * claim.mu, canaries, family_wise_error=error),
-        passed=not reasons,
-        reasons=reasons,
-        array=worst.name,
-    )

@@ -32,7 +32,6 @@ from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import (
     KEY_BYTES,
     NONCE_BYTES,
-    ChannelKeys,
     PrivateKey,
     PublicKeys,
     commit_to_seed,
@@ -58,11 +57,6 @@ from privacy.secure_aggregation.states import (
     roster_digest,
     transcript_digest,
 )
-
-
-def public_keys(state: Advertised) -> PublicKeys:
-    """Return what a client announces, without a signature."""
-    return _public_halves(*_private_keys(state))
 
 
 def share_keys(
@@ -93,7 +87,15 @@ def share_keys(
     )
     dealing = wire.Dealing(
         commit_to_seed(parameters, client, seed),
-        _seal_all(state, dealt, channels, entropy),
+        {
+            peer: seal(
+                keys.sending,
+                dealt[peer].key + dealt[peer].seed,
+                nonce=draw(entropy, NONCE_BYTES),
+                associated=wire.box_context(state.parameters, state.client, peer),
+            )
+            for peer, keys in channels.items()
+        },
         _commit_all(state, dealt) if parameters.is_active else {},
     )
     return shared, wire.encode_dealt_shares(parameters, client, dealing, identity=identity)
@@ -173,23 +175,6 @@ def _deal(
     }
 
 
-def _seal_all(
-    state: Advertised,
-    dealt: Mapping[int, HeldShares],
-    channels: Mapping[int, ChannelKeys],
-    entropy: Entropy,
-) -> dict[int, bytes]:
-    return {
-        peer: seal(
-            keys.sending,
-            dealt[peer].key + dealt[peer].seed,
-            nonce=draw(entropy, NONCE_BYTES),
-            associated=wire.box_context(state.parameters, state.client, peer),
-        )
-        for peer, keys in channels.items()
-    }
-
-
 def _commit_all(state: Advertised, dealt: Mapping[int, HeldShares]) -> dict[int, bytes]:
     return {
         holder: share_commitments(state.parameters, state.client, holder, held)
@@ -258,7 +243,7 @@ def advertise(
         mask_private=draw(entropy, KEY_BYTES),
     )
     identity = None if credentials is None else credentials.identity
-    keys = public_keys(state)
+    keys = _public_halves(*_private_keys(state))
     return state, wire.encode_advertised_keys(parameters, client, keys, identity=identity)
 
 
@@ -374,7 +359,15 @@ def mask(
     if not isinstance(state, ReadyToMask):
         raise wire.refusal()
     parameters = state.parameters
-    _require_vector(parameters, vector)
+    if not isinstance(vector, np.ndarray):
+        raise ValueError(f"vector is a {type(vector).__name__}; valid is an array")
+    if vector.dtype != np.uint64 or vector.shape != (parameters.vector_length,):
+        raise ValueError(
+            f"vector is {vector.dtype} of shape {vector.shape}; "
+            f"valid is uint64 of shape ({parameters.vector_length},)"
+        )
+    if parameters.ring_bits < 64 and int(vector.max()) >> parameters.ring_bits:
+        raise ValueError(f"vector holds a value of 2^{parameters.ring_bits} or more")
     require_context(context)
     words = vector.astype(word_type(parameters.ring_bits))
     masks = [Mask(self_mask_key(parameters, state.client, state.seed), negative=False)]
@@ -447,15 +440,3 @@ def _reveal(
     }
     message = wire.encode_revealed_shares(done.parameters, done.client, revealed, identity=identity)
     return done, message
-
-
-def _require_vector(parameters: RoundParameters, vector: NDArray[np.uint64]) -> None:
-    if not isinstance(vector, np.ndarray):
-        raise ValueError(f"vector is a {type(vector).__name__}; valid is an array")
-    if vector.dtype != np.uint64 or vector.shape != (parameters.vector_length,):
-        raise ValueError(
-            f"vector is {vector.dtype} of shape {vector.shape}; "
-            f"valid is uint64 of shape ({parameters.vector_length},)"
-        )
-    if parameters.ring_bits < 64 and int(vector.max()) >> parameters.ring_bits:
-        raise ValueError(f"vector holds a value of 2^{parameters.ring_bits} or more")

@@ -151,7 +151,16 @@ class Enrolment:
             raise ValueError("a key of the enrolment does not have 32 bytes")
         if len(set(keys)) != len(keys):
             raise ValueError("a key occurs twice in the enrolment")
-        _require_nodes(self.members)
+        nodes = {
+            name: member.node for name, member in self.members.items() if member.node is not None
+        }
+        for name, node in nodes.items():
+            if not _is_public_key(node):
+                raise ValueError(f"the node of {name!r} is no public key as OpenSSH writes it")
+            if self.members[name].current is None:
+                raise ValueError(f"{name!r} is revoked, and has a node")
+        if len(set(nodes.values())) != len(nodes):
+            raise ValueError("two names have the same node in the enrolment")
 
     def enrol(self, name: str, public: bytes) -> Enrolment:
         """Return the enrolment with a new name; `ValueError` if name or key is or was in use."""
@@ -252,18 +261,6 @@ def _decode_member(each: Any) -> Member:
     )
 
 
-def _require_nodes(members: Mapping[str, Member]) -> None:
-    """Refuse node keys that are malformed, shared by two clients, or of nobody who takes part."""
-    nodes = {name: member.node for name, member in members.items() if member.node is not None}
-    for name, node in nodes.items():
-        if not _is_public_key(node):
-            raise ValueError(f"the node of {name!r} is no public key as OpenSSH writes it")
-        if members[name].current is None:
-            raise ValueError(f"{name!r} is revoked, and has a node")
-    if len(set(nodes.values())) != len(nodes):
-        raise ValueError("two names have the same node in the enrolment")
-
-
 def _is_public_key(node: str) -> bool:
     if _NODE.fullmatch(node) is None:
         return False
@@ -300,19 +297,16 @@ class Credentials:
                 revoked, the client's own seat bears another identity, or the threshold withstands
                 too few corrupted clients.
         """
-        self._require_same_file(parameters.enrolment_serial)
-        if parameters.identity(client) != self.identity.public:
-            raise Authentication("the invitation gives this client's seat to another identity")
-        if not set(parameters.identities) <= self.enrolment.names.keys():
-            raise Authentication("the invitation names an identity that is not enrolled")
-        if parameters.corrupt < rounded_up(self.corrupt_rate, len(parameters.clients)):
-            raise Authentication("the invitation withstands too few corrupted clients")
-
-    def _require_same_file(self, offered: int) -> None:
-        own = self.enrolment.serial
+        own, offered = self.enrolment.serial, parameters.enrolment_serial
         if offered != own:
             age = "an older" if offered < own else "a newer"
             raise Authentication(
                 f"the invitation is under {age} enrolment file, serial {offered}; this client's "
                 f"has serial {own}"
             )
+        if parameters.identity(client) != self.identity.public:
+            raise Authentication("the invitation gives this client's seat to another identity")
+        if not set(parameters.identities) <= self.enrolment.names.keys():
+            raise Authentication("the invitation names an identity that is not enrolled")
+        if parameters.corrupt < rounded_up(self.corrupt_rate, len(parameters.clients)):
+            raise Authentication("the invitation withstands too few corrupted clients")

@@ -205,13 +205,10 @@ def _pack_rows(rows: NDArray[np.uint64], period: _Period) -> bytes:
     words = rows[:, first.elements] << first.shifts
     for places in later:
         words[:, places.words] |= rows[:, places.elements] << places.shifts
-    words[:, 1:] |= _shift_right(rows[:, period.last.elements], period.last.shifts)
+    words[:, 1:] |= (rows[:, period.last.elements] >> np.uint64(1)) >> (
+        np.uint64(_WORD - 1) - period.last.shifts
+    )
     return words.astype("<u8", copy=False).tobytes()
-
-
-def _shift_right(values: NDArray[np.uint64], shifts: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Shift by 64 less `shifts`, in two steps: a shift by 64 bits at once is not defined."""
-    return (values >> np.uint64(1)) >> (np.uint64(_WORD - 1) - shifts)
 
 
 def unpack(data: memoryview, length: int, ring_bits: int) -> Words | None:

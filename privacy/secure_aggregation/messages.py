@@ -116,11 +116,6 @@ class Envelope:
         """Whether the message ends with a signature in place of a checksum."""
         return self.parameters.is_active and self.sender != SERVER
 
-    @property
-    def trailer_bytes(self) -> int:
-        """How many bytes follow the body."""
-        return SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES
-
     def header(self) -> bytes:
         """Return the 52 bytes that open the message."""
         return header_of(self.parameters, self.kind, self.sender, self.receiver)
@@ -158,19 +153,18 @@ class Envelope:
         if not isinstance(message, bytes):
             raise refusal()
         header = self.header()
-        end = len(message) - self.trailer_bytes
+        end = len(message) - (SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES)
         covered = end if self.is_signed else end - vector_bytes
         if covered < len(header) or message[: len(header)] != header:
             raise refusal()
         whole = memoryview(message)
-        self._require_trailer(hashlib.sha256(whole[:covered]).digest(), message[end:])
-        return whole[len(header) : end]
-
-    def _require_trailer(self, digest: bytes, trailer: bytes) -> None:
+        digest = hashlib.sha256(whole[:covered]).digest()
+        trailer = message[end:]
         if self.is_signed:
             self._verify(digest, trailer)
         elif not compare_digest(digest[:CHECKSUM_BYTES], trailer):
             raise refusal()
+        return whole[len(header) : end]
 
     def verify(self, body: bytes, signature: bytes) -> None:
         """Check a client's signature on a message of which the server passed on only the parts.
@@ -181,11 +175,6 @@ class Envelope:
 
     def _verify(self, digest: bytes, signature: bytes) -> None:
         verify_signature(self.parameters.identity(self.sender), digest, signature)
-
-
-def signature_of(message: bytes) -> bytes:
-    """Return the signature of a signed message that was opened before."""
-    return message[-SIGNATURE_BYTES:]
 
 
 BOX_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
@@ -267,7 +256,7 @@ def decode_advertised_keys(parameters: RoundParameters, client: int, message: by
     body = envelope.open(message)
     if len(body) != 2 * KEY_BYTES:
         raise refusal()
-    signature = signature_of(message) if envelope.is_signed else b""
+    signature = message[-SIGNATURE_BYTES:] if envelope.is_signed else b""
     return PublicKeys(bytes(body[:KEY_BYTES]), bytes(body[KEY_BYTES:]), signature)
 
 
@@ -275,8 +264,7 @@ def encode_roster(
     parameters: RoundParameters, client: int, roster: Mapping[int, PublicKeys]
 ) -> bytes:
     """Encode kind 2, from the server to a client."""
-    records = {i: keys.channel + keys.mask + keys.signature for i, keys in roster.items()}
-    return Envelope(parameters, Kind.ROSTER, receiver=client).close(pack_records(records))
+    return Envelope(parameters, Kind.ROSTER, receiver=client).close(pack_roster(roster))
 
 
 def decode_roster(
@@ -284,18 +272,12 @@ def decode_roster(
 ) -> dict[int, PublicKeys]:
     """Decode kind 2; against an active adversary every owner's signature is verified."""
     body = Envelope(parameters, Kind.ROSTER, receiver=client).open(message)
-    signature = SIGNATURE_BYTES if parameters.is_active else 0
-    records = unpack_records(body, 2 * KEY_BYTES + signature)
-    if not records.keys() <= parameters.invited:
-        raise refusal()
+    roster = unpack_roster(parameters, body)
     if parameters.is_active:
-        for index, each in records.items():
+        for index, keys in roster.items():
             owner = Envelope(parameters, Kind.ADVERTISED_KEYS, sender=index)
-            owner.verify(each[: 2 * KEY_BYTES], each[2 * KEY_BYTES :])
-    return {
-        index: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
-        for index, each in records.items()
-    }
+            owner.verify(keys.channel + keys.mask, keys.signature)
+    return roster
 
 
 def box_context(parameters: RoundParameters, dealer: int, receiver: int) -> bytes:
@@ -404,7 +386,7 @@ def decode_confirmed_transcript(
     body = Envelope(parameters, Kind.CONFIRMED_TRANSCRIPT, sender=client).open(message)
     if body != transcript:
         raise refusal()
-    return signature_of(message)
+    return message[-SIGNATURE_BYTES:]
 
 
 def encode_confirmations(
@@ -457,6 +439,23 @@ def pack_indices(indices: Iterable[int]) -> bytes:
     """Write a set of clients, in ascending order."""
     ascending = sorted(set(indices))
     return struct.pack(f"<{len(ascending)}I", *ascending)
+
+
+def pack_roster(roster: Mapping[int, PublicKeys]) -> bytes:
+    """Write the keys of clients, with their owners' signatures in an active round."""
+    return pack_records({i: k.channel + k.mask + k.signature for i, k in roster.items()})
+
+
+def unpack_roster(parameters: RoundParameters, body: bytes | memoryview) -> dict[int, PublicKeys]:
+    """Read keys of invited clients, without checking a signature; see `unpack_records`."""
+    signature = SIGNATURE_BYTES if parameters.is_active else 0
+    records = unpack_records(body, 2 * KEY_BYTES + signature)
+    if not records.keys() <= parameters.invited:
+        raise refusal()
+    return {
+        index: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
+        for index, each in records.items()
+    }
 
 
 def pack_records(records: Mapping[int, bytes]) -> bytes:

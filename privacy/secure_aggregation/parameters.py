@@ -153,19 +153,6 @@ def plan(
     return _complete(clients, corrupt, dropouts, active)
 
 
-def require_safe_graph(
-    clients: int, *, corrupt: int, dropouts: int, degree: int, threshold: int
-) -> None:
-    """Refuse a k-regular graph whose secrecy bound is above 2^-40; `ValueError` has the bound."""
-    bits = secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
-    if bits < SECURITY_BITS:
-        raise ValueError(
-            f"degree {degree} with threshold {threshold} gives {bits:.1f} bits of security for "
-            f"{clients} clients, {corrupt} of them corrupt and {dropouts} lost; "
-            f"valid is at least {SECURITY_BITS}"
-        )
-
-
 @lru_cache(maxsize=256)
 def secrecy_bits(
     clients: int, corrupt: int, dropouts: int, *, degree: int, threshold: int
@@ -456,13 +443,15 @@ class RoundParameters:
             raise ValueError(f"graph_seed has {len(self.graph_seed)} bytes; valid is 32")
         _require_between("threshold", self.threshold, 2, self.degree + 1)
         _require_between("smallest_sum", self.smallest_sum, self.threshold, len(self.clients))
-        require_safe_graph(
-            len(self.clients),
-            corrupt=self.corrupt,
-            dropouts=len(self.clients) - self.smallest_sum,
-            degree=self.degree,
-            threshold=self.threshold,
-        )
+        clients, dropouts = len(self.clients), len(self.clients) - self.smallest_sum
+        graph = {"degree": self.degree, "threshold": self.threshold}
+        bits = secrecy_bits(clients, self.corrupt, dropouts, **graph)
+        if bits < SECURITY_BITS:
+            raise ValueError(
+                f"degree {self.degree} with threshold {self.threshold} gives {bits:.1f} bits of "
+                f"security for {clients} clients, {self.corrupt} of them corrupt and {dropouts} "
+                f"lost; valid is at least {SECURITY_BITS}"
+            )
 
     @property
     def is_active(self) -> bool:

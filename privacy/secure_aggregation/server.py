@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from privacy.secure_aggregation.states import (
     CollectingMasked,
     CollectingShares,
     CollectingUnmasking,
-    Complaints,
     Dealt,
     Finished,
     Refusal,
@@ -51,16 +50,6 @@ from privacy.secure_aggregation.states import (
 )
 
 _Body = TypeVar("_Body")
-
-
-class _Collected(NamedTuple):
-    """What is known once the masked vectors are added up."""
-
-    dealt: Dealt
-    survivors: tuple[int, ...]
-    masked_sum: Words
-    complaints: Complaints
-    refused: tuple[Refusal, ...]
 
 
 def start(parameters: RoundParameters, *, context: bytes = NO_CONTEXT) -> CollectingKeys:
@@ -200,27 +189,22 @@ def _add_up(
     require_enough(parameters, answered, standing, dealers=dealt.roster)
     reduce_to_ring(total, parameters.ring_bits)
     survivors = tuple(answered)
-    collected = _Collected(dealt, survivors, _read_only(total), complaints, standing.refused)
+    summed = CollectingUnmasking(
+        parameters, dealt, survivors, _read_only(total), complaints, standing.refused
+    )
     outgoing = {
         client: wire.encode_survivors(parameters, client, survivors) for client in survivors
     }
-    return _after_masked(state, collected), outgoing
-
-
-def _after_masked(
-    state: CollectingMasked, collected: _Collected
-) -> CollectingUnmasking | CollectingConfirmations:
-    parameters = state.parameters
     if not parameters.is_active:
-        return CollectingUnmasking(parameters, *collected)
+        return summed, outgoing
     transcript = transcript_digest(
         parameters,
         roster=state.announced,
-        dealers=state.dealt.roster,
-        survivors=collected.survivors,
+        dealers=dealt.roster,
+        survivors=survivors,
         context=state.context,
     )
-    return CollectingConfirmations(parameters, transcript, *collected)
+    return CollectingConfirmations(**vars(summed), transcript=transcript), outgoing
 
 
 def _confirm(

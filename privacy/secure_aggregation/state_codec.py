@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from privacy.secure_aggregation.identities import SIGNATURE_BYTES
-from privacy.secure_aggregation.keys import KEY_BYTES, PublicKeys
+from privacy.secure_aggregation.keys import KEY_BYTES
 from privacy.secure_aggregation.masking import Words, pack, unpack
 from privacy.secure_aggregation.messages import (
     COMMITMENT_BYTES,
@@ -26,8 +25,10 @@ from privacy.secure_aggregation.messages import (
     SERVER,
     pack_indices,
     pack_records,
+    pack_roster,
     refusal,
     unpack_records,
+    unpack_roster,
 )
 from privacy.secure_aggregation.parameters import (
     PROTOCOL_VERSION,
@@ -129,10 +130,6 @@ def _read_digest(parameters: RoundParameters, field: bytes) -> bytes:
     return field
 
 
-def _read_keys(parameters: RoundParameters, field: bytes) -> Mapping[int, bytes]:
-    return MappingProxyType(unpack_records(field, KEY_BYTES))
-
-
 def _read_indices(parameters: RoundParameters, field: bytes) -> tuple[int, ...]:
     return tuple(unpack_records(field, 0))
 
@@ -156,27 +153,10 @@ def _read_shares(parameters: RoundParameters, field: bytes) -> Mapping[int, Held
     return MappingProxyType({dealer: _read_held(parameters, r) for dealer, r in records.items()})
 
 
-def _write_roster(parameters: RoundParameters, roster: Mapping[int, PublicKeys]) -> bytes:
-    return pack_records({i: k.channel + k.mask + k.signature for i, k in roster.items()})
-
-
-def _read_roster(parameters: RoundParameters, field: bytes) -> Mapping[int, PublicKeys]:
-    signature = SIGNATURE_BYTES if parameters.is_active else 0
-    records = unpack_records(field, 2 * KEY_BYTES + signature)
-    if not records.keys() <= parameters.invited:
-        raise refusal()
-    return MappingProxyType(
-        {
-            i: PublicKeys(each[:KEY_BYTES], each[KEY_BYTES : 2 * KEY_BYTES], each[2 * KEY_BYTES :])
-            for i, each in records.items()
-        }
-    )
-
-
 def _write_dealt(parameters: RoundParameters, dealt: Dealt) -> bytes:
     by_dealer = {dealer: pack_records(each) for dealer, each in dealt.share_commitments.items()}
-    roster = _write_roster(parameters, dealt.roster)
-    return join_fields((roster, pack_records(dealt.commitments), _pack_named(by_dealer)))
+    fields = (pack_roster(dealt.roster), pack_records(dealt.commitments), _pack_named(by_dealer))
+    return join_fields(fields)
 
 
 def _read_dealt(parameters: RoundParameters, field: bytes) -> Dealt:
@@ -186,17 +166,13 @@ def _read_dealt(parameters: RoundParameters, field: bytes) -> Dealt:
         for dealer, each in _unpack_named(share_commitments).items()
     }
     dealt = Dealt(
-        roster=_read_roster(parameters, roster),
+        roster=MappingProxyType(unpack_roster(parameters, roster)),
         commitments=MappingProxyType(unpack_records(commitments, COMMITMENT_BYTES)),
         share_commitments=MappingProxyType(by_dealer),
     )
     if not dealt.roster.keys() == dealt.commitments.keys() == dealt.share_commitments.keys():
         raise refusal()
     return dealt
-
-
-def _write_sum(parameters: RoundParameters, words: Words) -> bytes:
-    return bytes(pack(words, parameters.ring_bits))
 
 
 def _read_sum(parameters: RoundParameters, field: bytes) -> Words:
@@ -230,13 +206,19 @@ def _read_refused(parameters: RoundParameters, field: bytes) -> tuple[Refusal, .
 CLIENT = Form(lambda _, client: _LENGTH.pack(client), _read_client)
 DIGEST = Form(lambda _, digest: bytes(digest), _read_digest)
 """A digest, a key or a seed: 32 bytes."""
-KEYS = Form(lambda _, keys: pack_records(keys), _read_keys)
+KEYS = Form(
+    lambda _, keys: pack_records(keys),
+    lambda _, field: MappingProxyType(unpack_records(field, KEY_BYTES)),
+)
 INDICES = Form(lambda _, indices: pack_indices(indices), _read_indices)
 HELD = Form(_write_held, _read_held)
 SHARES = Form(_write_shares, _read_shares)
-ROSTER = Form(_write_roster, _read_roster)
+ROSTER = Form(
+    lambda _, roster: pack_roster(roster),
+    lambda parameters, field: MappingProxyType(unpack_roster(parameters, field)),
+)
 DEALT = Form(_write_dealt, _read_dealt)
-SUM = Form(_write_sum, _read_sum)
+SUM = Form(lambda parameters, words: bytes(pack(words, parameters.ring_bits)), _read_sum)
 COMPLAINTS = Form(_write_complaints, _read_complaints)
 REFUSED = Form(_write_refused, _read_refused)
 
@@ -381,12 +363,8 @@ def decode_server_state(data: bytes) -> ServerState:
         ProtocolViolation: If the bytes are no valid state; the error does not say why.
     """
     state = _SERVERS.decode(data)
-    if isinstance(state, CollectingConfirmations | CollectingUnmasking):
-        _require_consistent(state)
-    return state
-
-
-def _require_consistent(state: CollectingConfirmations | CollectingUnmasking) -> None:
+    if not isinstance(state, CollectingConfirmations | CollectingUnmasking):
+        return state
     survivors, dealers = frozenset(state.survivors), state.dealt.roster.keys()
     if (
         len(survivors) < state.parameters.least_survivors
@@ -397,3 +375,4 @@ def _require_consistent(state: CollectingConfirmations | CollectingUnmasking) ->
         or (isinstance(state, CollectingConfirmations) and not state.parameters.is_active)
     ):
         raise refusal()
+    return state

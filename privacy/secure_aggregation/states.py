@@ -91,29 +91,36 @@ class HeldShares:
 
 
 @dataclass(frozen=True)
-class Advertised:
-    """Client: keys are announced, the roster is awaited.
+class _OfClient:
+    """What a client knows in every phase.
 
     Attributes:
         parameters: The round.
         client: Own share index.
-        channel_private: Private half of the channel pair, 32 bytes.
-        mask_private: Private half of the mask pair, 32 bytes.
     """
 
     parameters: RoundParameters
     client: int
+
+
+@dataclass(frozen=True)
+class Advertised(_OfClient):
+    """Client: keys are announced, the roster is awaited.
+
+    Attributes:
+        channel_private: Private half of the channel pair, 32 bytes.
+        mask_private: Private half of the mask pair, 32 bytes.
+    """
+
     channel_private: bytes = field(repr=False)
     mask_private: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Shared:
+class Shared(_OfClient):
     """Client: shares are dealt, those of the peers are awaited.
 
     Attributes:
-        parameters: The round.
-        client: Own share index.
         seed: Seed of the self mask, 32 bytes.
         own: The shares that this client dealt to itself.
         mask_private: Private half of the mask pair, 32 bytes.
@@ -122,8 +129,6 @@ class Shared:
         roster: Digest of the roster as it was received, from `roster_digest`.
     """
 
-    parameters: RoundParameters
-    client: int
     seed: bytes = field(repr=False)
     own: HeldShares
     mask_private: bytes = field(repr=False)
@@ -133,12 +138,10 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class ReadyToMask:
+class ReadyToMask(_OfClient):
     """Client: ready for the vector.
 
     Attributes:
-        parameters: The round.
-        client: Own share index.
         seed: Seed of the self mask, 32 bytes.
         mask_keys: Key of the pairwise mask with every peer whose shares arrived.
         shares: For every such peer and this client itself, the shares held.
@@ -147,8 +150,6 @@ class ReadyToMask:
             with all the same, but the server is told that their shares are missing.
     """
 
-    parameters: RoundParameters
-    client: int
     seed: bytes = field(repr=False)
     mask_keys: Mapping[int, bytes] = field(repr=False)
     shares: Mapping[int, HeldShares]
@@ -157,20 +158,16 @@ class ReadyToMask:
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(_OfClient):
     """Client: the masked vector exists, the survivor list is awaited.
 
     Attributes:
-        parameters: The round.
-        client: Own share index.
         shares: For every peer whose mask was added and this client itself, the shares held.
         roster: Digest of the roster as it was received.
         context: Digest of what was broadcast to all, 32 bytes.
         withheld: The peers whose mask was added but whose shares were bad, ascending.
     """
 
-    parameters: RoundParameters
-    client: int
     shares: Mapping[int, HeldShares]
     roster: bytes
     context: bytes
@@ -183,30 +180,24 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class Confirmed(_OfClient):
     """Client, active adversary: one transcript is signed, the others' signatures are awaited.
 
     Attributes:
-        parameters: The round.
-        client: Own share index.
         shares: For every peer whose mask was added and this client itself, the shares held.
         survivors: The list that was signed; no other is ever answered.
         transcript: Digest of all that was signed, 32 bytes.
     """
 
-    parameters: RoundParameters
-    client: int
     shares: Mapping[int, HeldShares]
     survivors: tuple[int, ...]
     transcript: bytes
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(_OfClient):
     """Client: one kind of share per peer was revealed, for this survivor list and no other."""
 
-    parameters: RoundParameters
-    client: int
     survivors: tuple[int, ...]
 
 
@@ -292,12 +283,11 @@ class CollectingMasked:
 
 
 @dataclass(frozen=True, eq=False)
-class CollectingConfirmations:
-    """Server, active adversary: the survivor list is out, signed transcripts are awaited.
+class _Summed:
+    """What the server knows once the masked vectors are added up.
 
     Attributes:
         parameters: The round.
-        transcript: Digest of all that the clients have to sign, 32 bytes.
         dealt: What the clients in U2 have published.
         survivors: The clients U3 whose vectors are in the sum, ascending.
         masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
@@ -306,7 +296,6 @@ class CollectingConfirmations:
     """
 
     parameters: RoundParameters
-    transcript: bytes
     dealt: Dealt
     survivors: tuple[int, ...]
     masked_sum: Words = field(repr=False)
@@ -315,24 +304,18 @@ class CollectingConfirmations:
 
 
 @dataclass(frozen=True, eq=False)
-class CollectingUnmasking:
-    """Server: the survivor list is settled, shares are awaited.
+class CollectingConfirmations(_Summed):
+    """Server, active adversary: the survivor list is out, signed transcripts are awaited.
 
     Attributes:
-        parameters: The round.
-        dealt: What the clients in U2 have published.
-        survivors: The clients U3 whose vectors are in the sum, ascending.
-        masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
-        complaints: By client that complained, the dealers whose shares it does not have.
-        refused: Messages not taken so far.
+        transcript: Digest of all that the clients have to sign, 32 bytes.
     """
 
-    parameters: RoundParameters
-    dealt: Dealt
-    survivors: tuple[int, ...]
-    masked_sum: Words = field(repr=False)
-    complaints: Complaints = field(default_factory=dict)
-    refused: tuple[Refusal, ...] = ()
+    transcript: bytes = field(kw_only=True)
+
+
+class CollectingUnmasking(_Summed):
+    """Server: the survivor list is settled, shares are awaited."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,30 +86,26 @@ def prv_epsilon(composition: Composition, delta: float) -> float:
     ]
     try:
         with _quiet():
-            bound = _bound(history, delta)
+            delta_error = delta / 1000.0
+            counts = [count for _, _, count in history]
+            half_width = compute_safe_domain_size(
+                prvs=[PoissonSubsampledGaussianPRV(q, z) for z, q, _ in history],
+                max_self_compositions=counts,
+                eps_error=EPSILON_ERROR,
+                delta_error=delta_error,
+            )
+            mesh = EPSILON_ERROR / math.sqrt(sum(counts) * math.log(12.0 / delta_error) / 2.0)
+            if not 2.0 * half_width / mesh <= LARGEST_GRID:
+                raise UnsupportedEvent("Opacus' PRV needs too large a grid for noise this small")
+            accountant = PRVAccountant()
+            accountant.history = history
+            found = accountant.get_epsilon(delta, eps_error=EPSILON_ERROR, delta_error=delta_error)
+            bound = float(found)
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise UnsupportedEvent(f"Opacus' PRV fails: {error}") from error
     if not math.isfinite(bound):
         raise UnsupportedEvent("Opacus' PRV finds no finite bound for noise this small")
     return bound
-
-
-def _bound(history: list[tuple[float, float, int]], delta: float) -> float:
-    delta_error = delta / 1000.0
-    counts = [count for _, _, count in history]
-    half_width = compute_safe_domain_size(
-        prvs=[PoissonSubsampledGaussianPRV(q, z) for z, q, _ in history],
-        max_self_compositions=counts,
-        eps_error=EPSILON_ERROR,
-        delta_error=delta_error,
-    )
-    mesh = EPSILON_ERROR / math.sqrt(sum(counts) * math.log(12.0 / delta_error) / 2.0)
-    if not 2.0 * half_width / mesh <= LARGEST_GRID:
-        raise UnsupportedEvent("Opacus' PRV needs too large a grid for noise this small")
-    accountant = PRVAccountant()
-    accountant.history = history
-    bound = accountant.get_epsilon(delta, eps_error=EPSILON_ERROR, delta_error=delta_error)
-    return float(bound)
 
 
 @contextmanager

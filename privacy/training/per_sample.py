@@ -99,7 +99,10 @@ def per_sample_gradients(
     Raises:
         ValueError: If `batch` is ragged or the objective is not as its protocol says.
     """
-    size = _batch_size(batch)
+    sizes = {name: len(value) for name, value in batch.items()}
+    if len(set(sizes.values())) != 1:
+        raise ValueError(f"batch has rows {sizes}; valid is one number of rows for all arrays")
+    size = next(iter(sizes.values()))
     leaves = {name: parameters[name].detach() for name in trained}
     if size == 0:
         # Zero rows of everything, which `vmap` itself cannot produce.
@@ -211,11 +214,3 @@ def _products(
         t.new_zeros((size, *t.shape)) if g is None else g
         for g, t in zip(found, inputs, strict=True)
     ]
-
-
-def _batch_size(batch: Mapping[str, Tensor]) -> int:
-    """Return number of examples, which all arrays of the batch must agree on."""
-    sizes = {name: len(value) for name, value in batch.items()}
-    if len(set(sizes.values())) != 1:
-        raise ValueError(f"batch has rows {sizes}; valid is one number of rows for all arrays")
-    return next(iter(sizes.values()))

@@ -6,7 +6,6 @@ A step sees a batch of a shuffled epoch, or a Poisson sample of secret coins.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -172,16 +171,6 @@ def shuffled_batches(
         order = rng.permutation(count)
         for start in range(0, count, batch_size):
             yield order[start : start + batch_size]
-
-
-def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
-    """Return the source of the coins of Poisson batches: of the same kind as the noise's.
-
-    Amplification by sampling holds against whoever does not know the coins. Coins from a recorded
-    seed would leave the unamplified epsilon, so noise that protects goes with the operating
-    system's entropy, and only a simulation's seeded noise goes with seeded coins.
-    """
-    return os.urandom if noise.protects else rng.bytes
 
 
 def poisson_batches(

@@ -126,7 +126,15 @@ class ClippedStep:
         self._objective = objective
         self._variables = variables
         self._clipping = clipping
-        self._optimizer = _dp_optimizer(optimizer, clipping)
+        from opacus.optimizers.optimizer import DPOptimizer
+
+        self._optimizer = DPOptimizer(
+            optimizer,
+            noise_multiplier=0.0,
+            max_grad_norm=clipping.norm,
+            expected_batch_size=1,  # set anew for each batch
+            loss_reduction="mean",
+        )
         _attach(self._optimizer, objective, variables, penalty)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
@@ -274,16 +282,3 @@ def _zero_unless(usable: Tensor, samples: PerSampleGradients) -> dict[str, Tenso
         name: torch.where(usable.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
         for name, rows in samples.gradients.items()
     }
-
-
-def _dp_optimizer(optimizer: Optimizer, clipping: Clipping) -> Any:
-    """Return Opacus' optimiser around ours; imported here, as it loads longer than torch."""
-    from opacus.optimizers.optimizer import DPOptimizer
-
-    return DPOptimizer(
-        optimizer,
-        noise_multiplier=0.0,
-        max_grad_norm=clipping.norm,
-        expected_batch_size=1,  # set anew for each batch
-        loss_reduction="mean",
-    )

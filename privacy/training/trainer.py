@@ -6,6 +6,7 @@ numpy in, numpy out; nothing is aliased, no state outlives a fit but its report.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -25,14 +26,13 @@ from privacy.training.plan import (
     FitReport,
     PrivateSteps,
     TrainingPlan,
-    coins_beside,
     poisson_batches,
     require_count,
     require_not_negative,
     shuffled_batches,
 )
 from privacy.training.provenance import ReleasedArrays, opened
-from privacy.training.steps import Penalty, StepOutcome, Variables, build_step
+from privacy.training.steps import Penalty, Variables, build_step
 
 Arrays = Mapping[str, NDArray[Any]]
 AfterStep = Callable[[Mapping[str, Tensor]], None]
@@ -159,8 +159,26 @@ class LocalTrainer:
         """
         _verify_groups(groups, parameters, objective)
         examples = opened(examples, is_private=self.dp_sgd is not None)
-        count = _count_examples(examples, may_be_empty=self.dp_sgd is not None)
-        amount = self._amount(count, steps)
+        if "labels" not in examples:
+            raise ValueError(f"examples hold {sorted(examples)}; 'labels' is missing")
+        sizes = {name: len(array) for name, array in examples.items()}
+        if len(set(sizes.values())) != 1:
+            raise ValueError(
+                f"examples have rows {sizes}; valid is one number of rows for all arrays"
+            )
+        if sizes["labels"] == 0 and not (self.dp_sgd is not None):
+            raise ValueError("examples hold no rows; valid is at least one example to train on")
+        count = sizes["labels"]
+        if self.dp_sgd is None:
+            amount = self.plan.steps_for(count) if steps is None else steps
+        else:
+            amount = self.dp_sgd.steps if steps is None else steps
+            if amount > self.dp_sgd.steps:
+                raise ValueError(
+                    f"steps is {amount}; valid is at most dp_sgd's {self.dp_sgd.steps}, which is "
+                    "what is charged"
+                )
+        require_count("steps", amount)
         tensors = {name: _to_tensor(array, self.device) for name, array in parameters.items()}
         trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
         variables = Variables(trained=trained, constants=tensors)
@@ -181,26 +199,27 @@ class LocalTrainer:
         result = _to_arrays(parameters, variables)
         if self.dp_sgd is not None:
             self.released.add((result[name] for name in trained), steps=amount)
-        self.reports.append(_report(outcomes, is_clipped=self.bound is not None))
+        seen = sum(outcome.examples for outcome in outcomes)
+        zeroed = sum(outcome.zeroed for outcome in outcomes)
+        clipped = sum(outcome.clipped for outcome in outcomes)
+        loss_sum = sum(outcome.loss_sum for outcome in outcomes)
+        self.reports.append(
+            FitReport(
+                steps=len(outcomes),
+                examples_seen=seen,
+                mean_loss=loss_sum / (seen - zeroed) if seen > zeroed else None,
+                clipped_fraction=clipped / seen if (self.bound is not None) and seen else None,
+                zeroed=zeroed,
+            )
+        )
         return result
-
-    def _amount(self, count: int, steps: int | None) -> int:
-        if self.dp_sgd is None:
-            amount = self.plan.steps_for(count) if steps is None else steps
-        else:
-            amount = self.dp_sgd.steps if steps is None else steps
-            if amount > self.dp_sgd.steps:
-                raise ValueError(
-                    f"steps is {amount}; valid is at most dp_sgd's {self.dp_sgd.steps}, which is "
-                    "what is charged"
-                )
-        require_count("steps", amount)
-        return amount
 
     def _batches(self, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
         if self.dp_sgd is None or self.noise is None:
             return shuffled_batches(count, self.plan.batch_size, rng)
-        coins = coins_beside(self.noise, rng)
+        # Amplification holds against whoever does not know the coins, so noise that protects goes
+        # with the operating system's, and only a simulation's seeded noise with seeded coins.
+        coins = os.urandom if self.noise.protects else rng.bytes
         return poisson_batches(count, self.dp_sgd.sampling_probability, coins)
 
 
@@ -253,17 +272,6 @@ def _verify_groups(
             require_not_negative("learning_rate of a group", group.learning_rate)
 
 
-def _count_examples(examples: Arrays, *, may_be_empty: bool) -> int:
-    if "labels" not in examples:
-        raise ValueError(f"examples hold {sorted(examples)}; 'labels' is missing")
-    sizes = {name: len(array) for name, array in examples.items()}
-    if len(set(sizes.values())) != 1:
-        raise ValueError(f"examples have rows {sizes}; valid is one number of rows for all arrays")
-    if sizes["labels"] == 0 and not may_be_empty:
-        raise ValueError("examples hold no rows; valid is at least one example to train on")
-    return sizes["labels"]
-
-
 def _optimizer(
     plan: TrainingPlan, variables: Variables, groups: Sequence[ParameterGroup]
 ) -> torch.optim.Optimizer:
@@ -296,17 +304,3 @@ def _to_arrays(parameters: Arrays, variables: Variables) -> dict[str, NDArray[An
             )
     tensors = variables.all()
     return {name: np.array(tensors[name].detach().cpu().numpy()) for name in parameters}
-
-
-def _report(outcomes: Sequence[StepOutcome], *, is_clipped: bool) -> FitReport:
-    seen = sum(outcome.examples for outcome in outcomes)
-    zeroed = sum(outcome.zeroed for outcome in outcomes)
-    clipped = sum(outcome.clipped for outcome in outcomes)
-    loss_sum = sum(outcome.loss_sum for outcome in outcomes)
-    return FitReport(
-        steps=len(outcomes),
-        examples_seen=seen,
-        mean_loss=loss_sum / (seen - zeroed) if seen > zeroed else None,
-        clipped_fraction=clipped / seen if is_clipped and seen else None,
-        zeroed=zeroed,
-    )

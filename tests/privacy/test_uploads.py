@@ -312,7 +312,7 @@ def test_noise_near_the_largest_moves_with_the_norm_too(norm):
     # 65,536 steps times 31 is just below 2^21; with a scale chosen anew 31 might be 62.
     start = IntegerUploadNoise(clipping_norm=0.5, noise_multiplier=31.0, scale=default_scale(0.5))
     moved = with_clipping_norm(start, norm)
-    assert moved.share.share_deviation == pytest.approx(31.0 * 65_536, rel=1e-12)
+    assert moved.share_deviation == pytest.approx(31.0 * 65_536, rel=1e-12)
 
 
 @noisy

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from scipy.stats import norm
 from typer.main import get_command
 
 from platform.cli.app import app
+from platform.config import load_config
 from platform.mechanisms import BUILT_IN
-from platform.results.advice import Advice, Asked, advise, best, best_arm, cells_of, measured
+from platform.results.advice import (
+    Advice,
+    Asked,
+    advise,
+    best,
+    best_arm,
+    cells_of,
+    measured,
+    settings_of,
+)
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 HEAD = (
     "data,domain,clients,images,classes_each,groups,epsilon,way,seeds,all,alone,gain,low,high,"
@@ -85,9 +99,10 @@ def test_epsilon_counts_by_the_gaussian_trade_off():
     assert rests_on(asking(200, delta=1e-6)) == 100
 
 
-def test_half_the_noise_counts_twice_and_noise_that_each_client_adds_by_the_root():
-    assert rests_on(asking(100, relation="add_or_remove_one")) == 200
-    assert rests_on(asking(99, relation="add_or_remove_one")) == 100
+def test_less_noise_counts_by_what_all_uploads_save_and_noise_of_each_client_by_the_root():
+    # Uploads in cones have a sensitivity of sqrt(2) C and of C: 200 / sqrt(2) = 141.4.
+    assert rests_on(asking(142, relation="add_or_remove_one")) == 200
+    assert rests_on(asking(141, relation="add_or_remove_one")) == 100
     alone = {"mechanism": "upload_noise"}
     assert rests_on(asking(40_000, **alone)) == 200
     assert rests_on(asking(39_999, **alone)) == 100
@@ -147,6 +162,28 @@ def test_the_table_that_ships_is_whole():
         assert best(cell) is not None and best_arm(cell) is not None
         for row in cell:
             assert row.gain is None or row.low <= row.gain <= row.high
+
+
+def test_a_measured_way_has_the_keys_that_its_benchmark_sets(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    sets = {
+        f"{way}: {setting}": dict(text.split("=", 1) for text in texts)
+        for way, settings in importlib.import_module("handwriting").WAYS.items()
+        for setting, texts in settings.items()
+    }
+    for row in measured():
+        name, _, head = row.way.partition("; ")
+        if not head:
+            assert settings_of(row.way) == {}
+            continue
+        # How often it measures is not part of a way.
+        keys = {key: yaml.safe_load(v) for key, v in sets[name].items() if "every" not in key}
+        assert settings_of(row.way) == keys | {"evaluation.at_home": head}
+    for name, texts in sets.items():
+        known = settings_of(name)
+        assert {key: yaml.safe_load(texts[key]) for key in known} == known
+    for name in ("class statistics: text 0.1; select", "PromptFL: words, 0.1, C 1; shared"):
+        load_config(Path("handwriting"), [f"{k}={v}" for k, v in settings_of(name).items()])
 
 
 @pytest.fixture

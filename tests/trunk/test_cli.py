@@ -140,6 +140,31 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds(capsys, monkeyp
     assert (told.out, told.err.splitlines()) == ("", lines)
 
 
+def test_a_bar_tells_the_time_left_in_each_step_and_in_the_first_round(capsys, monkeypatch):
+    now, texts = 0.0, []
+    monkeypatch.setattr("platform.cli.output.time.monotonic", lambda: now)
+    with ScreenObserver(quiet=False) as screen:
+        add, update = screen._progress.add_task, screen._progress.update
+        monkeypatch.setattr(
+            screen._progress, "add_task", lambda text, **o: texts.append(text) or add(text, **o)
+        )
+        monkeypatch.setattr(
+            screen._progress,
+            "update",
+            lambda task, **o: texts.append(o["description"]) or update(task, **o),
+        )
+        for what, done in (("features", 0), ("features", 2), ("twins", 0), ("twins", 1)):
+            screen.preparing(what, done, 4)
+            now += 3.0
+        screen.run_started("run", 2, 0)
+        screen.round_started(1, 5)
+        now += 4.0
+        screen.client_answered()
+    assert texts[:4] == ["features", "features, 3 s left", "twins", "twins, 9 s left"]
+    # A twentieth of the first of two rounds took 4 seconds, so 39 are left.
+    assert texts[4:] == ["round 1 of 2", "round 1 of 2, 156 s left"]
+
+
 def test_runs_before_the_first_makes_no_database(sotto, tmp_path):
     url = f"sqlite:///{tmp_path}/none/sotto.db"
     assert sotto("runs", "--storage", url, "--json").document == []

@@ -11,7 +11,7 @@ import pytest
 
 from platform.errors import ClientsSilent, RunStopped
 from platform.rounds.asking import call_roll
-from platform.wire.codec import Frame, encode_frame, envelope_fields, peek
+from platform.wire.codec import framed, peek
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
 from privacy.secure_aggregation import Enrolment, Identity
@@ -43,8 +43,8 @@ class Saying:
 
     def _says(self, client: ClientId, message: bytes) -> bytes:
         pseudonym, key = self.words[client]
-        fields = {**envelope_fields(peek(message)[1]), "pseudonym": pseudonym}
-        return encode_frame(Frame("introduction", fields, {}, {"public_key": key}))
+        own = {"pseudonym": pseudonym}
+        return framed("introduction", peek(message)[1], own, blobs={"public_key": key})
 
 
 def honest(*, keys: bool) -> dict[ClientId, tuple[Any, bytes]]:

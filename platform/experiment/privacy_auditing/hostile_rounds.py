@@ -169,7 +169,12 @@ def _messages(game: FailureGame, protection: Protection) -> Iterator[Told]:
     yield Told("a large broadcast", _signs(honest, LARGE, rng))
     count = len(game.run.learning.classes)
     for wanted in np.unique(game.profile.data.arrays["labels"])[:CLASSES].tolist():
-        yield Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
+        hostile = {name: np.array(array) for name, array in honest.items()}
+        for array in hostile.values():
+            if array.dtype.kind == "f" and array.shape == (count,):
+                array[:] = HUGE
+                array[wanted] = -HUGE
+        yield Told(f"a broadcast against class {wanted}", hostile)
     policy = method.pool_policy()
     collects = protection is game.run.terms.protection.collection
     if policy is None or policy.closes or collects:
@@ -187,16 +192,6 @@ def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, N
         else array
         for name, array in arrays.items()
     }
-
-
-def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]]:
-    """Return arrays with the smallest value for one class and the largest for all others."""
-    hostile = {name: np.array(array) for name, array in arrays.items()}
-    for array in hostile.values():
-        if array.dtype.kind == "f" and array.shape == (classes,):
-            array[:] = HUGE
-            array[label] = -HUGE
-    return hostile
 
 
 def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
@@ -227,7 +222,21 @@ def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams:
     with tempfile.TemporaryDirectory(prefix="sotto-audit-") as folder:
         store = open_client_store(Path(folder) / "client.db")
         client = Client(profile, store, make_trainer)
-        answers = _answers(client, told, number)
+        envelope = Envelope(client.profile.run.run_id, number, 1)
+        norm = client.profile.protection.in_round(number).clipping_norm
+        answers: list[bytes | str] = []
+        try:
+            for message in (
+                wire.encode_invitation(wire.Invitation(envelope, (), None, norm)),
+                wire.encode_assignment(
+                    wire.Assignment(envelope, b"", told.broadcast, told.experts)
+                ),
+                wire.encode_relay(wire.Relay(envelope, b"")),
+            ):
+                answers.append(client.handle(message))
+        # After any error the coordinator sees that there is no answer.
+        except Exception as error:
+            answers.append(type(error).__name__)
         rows = [replace(row, pseudonym="") for row in store.rows()]
         answered = not isinstance(answers[-1], str)
         failed = bool(store.failures(profile.run.run_id)) or not answered
@@ -240,24 +249,6 @@ def play(game: FailureGame, told: Told, data: Examples, number: int, *, streams:
         if one is not None
     ]
     return Seen((looks, tuple(rows)), sent[0] if sent else None, failed, answered)
-
-
-def _answers(client: Client, told: Told, number: int) -> Sequence[bytes | str]:
-    """Return the client's answer to each message; after an error, the error's name."""
-    envelope = Envelope(client.profile.run.run_id, number, 1)
-    norm = client.profile.protection.in_round(number).clipping_norm
-    answers: list[bytes | str] = []
-    try:
-        for message in (
-            wire.encode_invitation(wire.Invitation(envelope, (), None, norm)),
-            wire.encode_assignment(wire.Assignment(envelope, b"", told.broadcast, told.experts)),
-            wire.encode_relay(wire.Relay(envelope, b"")),
-        ):
-            answers.append(client.handle(message))
-    # After any error the coordinator sees that there is no answer.
-    except Exception as error:
-        answers.append(type(error).__name__)
-    return answers
 
 
 def _looks(answer: bytes | str) -> tuple[Any, ...]:

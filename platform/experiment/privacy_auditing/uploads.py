@@ -345,7 +345,20 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
         config, clients = game.run.terms.config, 2
         if facts.is_shared_out:
             clients = smallest_real_sum(config) - config.secure_aggregation.corrupt
-        return _sum(game, vector, clients, round_number)
+        sums, layout = game.protection.sums, game.protection.layout
+        names = client_names(clients)
+        updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
+        everybody = [dataclasses.replace(game.profile, name=name) for name in names]
+        sent = [
+            _prepare(game, one, update, round_number)
+            for one, update in zip(everybody, updates, strict=True)
+        ]
+        levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
+        noise = coordinator_noise(game.run.terms.config, round_number, 1)
+        found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
+        # The updates of the other clients fit, so their flags are known.
+        own = found.size - game.bounds.size
+        return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
     if not facts.noises_alone:
         # At any other place, the audit would judge the wrong noise.
         raise UnknownMechanism(f"the audit does not know who can see the noise of {facts.name}")
@@ -355,24 +368,6 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
 def _opened(game: UploadGame, prepared: Prepared) -> Vector:
     broadcast = _zeros(game.protection.layout.spec)
     return flatten(game.protection.open_entry(prepared.entry, broadcast), game.spec)
-
-
-def _sum(game: UploadGame, vector: Vector, clients: int, round_number: int) -> Vector:
-    """Return the opened sum of this update and zeros, without the other clients' flags."""
-    sums, layout = game.protection.sums, game.protection.layout
-    names = client_names(clients)
-    updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
-    everybody = [dataclasses.replace(game.profile, name=name) for name in names]
-    sent = [
-        _prepare(game, one, update, round_number)
-        for one, update in zip(everybody, updates, strict=True)
-    ]
-    levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
-    noise = coordinator_noise(game.run.terms.config, round_number, 1)
-    found = sums.open(sums.noised(sums.add_up(levels), clients, noise)).sums
-    # The updates of the other clients fit, so their flags are known.
-    own = found.size - game.bounds.size
-    return np.asarray(found - np.append(np.zeros(own), (clients - 1) * game.bounds))
 
 
 def _prepare(

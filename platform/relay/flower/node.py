@@ -87,7 +87,8 @@ class Node:
                 work = partial(self._carry, fleet, number, message_from_proto(proto), tree)
                 threading.Thread(target=work, daemon=True).start()
             wait = SHORTEST_WAIT if found.messages_list else min(1.2 * wait, LONGEST_WAIT)
-            ended.wait(paced(wait, took))
+            # A slow poll leaves time for other nodes; `HEARTBEAT` is the longest silence.
+            ended.wait(min(max(wait, ROOM * took), HEARTBEAT / 4))
         fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
 
     def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
@@ -101,15 +102,6 @@ class Node:
             self.tell(f"no answer: {error}")
         except Exception as error:  # the engine may raise any error
             self.tell(f"no answer: {type(error).__name__}: {error}")
-
-
-def paced(wait: float, took: float) -> float:
-    """Return the seconds until a node's next poll, so that SuperLink has time for other nodes.
-
-    A single node would wait for `wait` seconds; the last poll took `took`.
-    """
-    # SuperLink must hear from a node more often than once per `HEARTBEAT`.
-    return min(max(wait, ROOM * took), HEARTBEAT / 4)
 
 
 def _fleet(place: Place, key: Any) -> Any:

@@ -231,7 +231,6 @@ class Outcome:
         run_id: Its run, None after a failure.
         error: The reason of a failure in one sentence, else None.
         seconds: Its time in this sweep; 0 if an earlier sweep had finished it.
-        continues: Whether its run had begun before this sweep.
     """
 
     cell: Cell
@@ -239,7 +238,6 @@ class Outcome:
     summary: Mapping[str, Any] | None = field(default=None, repr=False)
     error: str | None = None
     seconds: float = 0.0
-    continues: bool = False
 
 
 class SweepObserver(Protocol):
@@ -279,7 +277,6 @@ def run_cells(
     # Made here, so that the workers do not make the database at the same time.
     open_storage(url).close()
     known, outcomes = known_runs(url), dict[int, Outcome]()
-    begun = {run.run_id for run in known.values() if not run.finished}
     for index, cell in enumerate(cells):
         run = known.get(cell.identity)
         if run is not None and run.finished:
@@ -309,7 +306,6 @@ def run_cells(
                     summary=None if run_id is None else read_summary(url, run_id, cell.run),
                     error=answer["error"] if run_id is None else None,
                     seconds=answer["seconds"],
-                    continues=run_id in begun,
                 )
                 observer.cell_finished(outcomes[index])
     return tuple(outcomes[index] for index in range(len(cells)))
