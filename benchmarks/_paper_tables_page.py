@@ -55,10 +55,12 @@ class Remark:
     Attributes:
         omitted: A pattern of the names of rows that we do not run, and why.
         note: What else a reader should know.
+        seeds: How many seeds the table has when all its runs are finished.
     """
 
     omitted: Mapping[str, str]
-    note: str = ""
+    note: str
+    seeds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +111,16 @@ def page(
             yield from (remark, "")
     yield from ("## Not run", "")
     yield from (f"- {name}: {why}" for name, why in left_out.items())
-    unfinished = [name for name in remarks if name not in {row.table for row in found}]
-    yield from (f"- {name}: not finished." for name in unfinished)
     yield ""
+    have = {row.table: len(row.scores) for row in found}
+    short = [
+        f"{name} ({have.get(name, 0)} of {remark.seeds} seeds)"
+        for name, remark in remarks.items()
+        if have.get(name, 0) < remark.seeds
+    ]
+    if short:
+        yield "Not finished; `python benchmarks/paper_tables.py` goes on with, in its order:"
+        yield from (f"{', '.join(short)}.", "")
 
 
 def _summary(rows: Sequence[Result]) -> tuple[str, ...]:

@@ -143,11 +143,15 @@ def tuning_seeds() -> list[int]:
 
 def remarks() -> Mapping[str, Remark]:
     """The page's remarks below each table."""
-    tables = _document()["tables"]
+    document = _document()
     return {
-        name: Remark(table.get("omitted", {}), table.get("note", ""))
-        for name, table in tables.items()
+        name: Remark(table.get("omitted", {}), table.get("note", ""), _seeds(table, document))
+        for name, table in document["tables"].items()
     }
+
+
+def _seeds(table: Mapping[str, Any], document: Mapping[str, Any]) -> int:
+    return int(document["seeds"]["main" if table.get("main") else "other"])
 
 
 def left_out() -> Mapping[str, str]:
@@ -183,7 +187,7 @@ def _lines(name: str, table: Mapping[str, Any], document: Mapping[str, Any]) -> 
             turns=tuple(suite.get("turns", ())),
             rates=tuple(rates[:1] if row["method"] in document["untrained"] else rates),
             score=row.get("score", "after"),
-            seeds=document["seeds"]["main" if table.get("main") else "other"],
+            seeds=_seeds(table, document),
         )
 
 
@@ -377,7 +381,7 @@ def main() -> None:
     text = "\n".join(
         [
             *page(results(lines, rows, seeds), remarks(), left_out()),
-            cost(rows, len(every)),
+            cost(rows),
             "",
             *provenance(),
         ]
@@ -385,18 +389,14 @@ def main() -> None:
     OUTPUT.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def cost(rows: Sequence[Row], wanted: int) -> str:
-    """A sentence on the total time of the runs, the longest run, and how many runs are missing."""
+def cost(rows: Sequence[Row]) -> str:
+    """A sentence on the total time of the runs, and the longest run."""
     seconds = [float(row["seconds"]) for row in rows] or [0.0]
-    some = (
-        f"{len(rows)} of {wanted} runs are finished, the first seed of all tables before the "
-        "others; the same command makes the missing runs. They"
-    )
     return (
-        f"{f'All {wanted} runs' if len(rows) == wanted else some} took "
-        f"{sum(seconds) / 60:.0f} processor minutes in total, {statistics.median(seconds):.1f} s "
-        f"in the median and {max(seconds):.1f} s at most. The first run of a seed also encodes "
-        "images, and other work on a machine's cores makes these seconds up to twice as many."
+        f"{len(rows)} runs, those for tuning among them, took {sum(seconds) / 60:.0f} processor "
+        f"minutes in total, {statistics.median(seconds):.1f} s in the median and "
+        f"{max(seconds):.1f} s at most. The first run of a seed also encodes images, and other "
+        "work on a machine's cores makes these seconds up to twice as many."
     )
 
 
