@@ -22,6 +22,7 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def read_lines(names: Sequence[str]) -> list[Line]:
     ]
 
 
+@cache
 def _document() -> Any:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
