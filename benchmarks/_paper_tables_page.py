@@ -25,7 +25,7 @@ WORDS = (
     "partitions, protocols and ablations, from the same configurations, on `homonyms` and the tiny",
     "model that ships, with fewer clients and steps. `benchmarks/paper_tables.yaml` states every",
     "change, and `python benchmarks/paper_tables.py TABLE` runs one table. `homonyms` cannot show",
-    "what a federation gains: [a client alone](#systems) solves it by a search over words.",
+    "what a federation gains, as [a client alone at its best](#systems) shows.",
     "",
     "**One tuning budget.** Every row tries three learning rates, the same for all rows of a table",
     "that have the same optimiser, on seed 100, which no table uses, and runs at the best of them.",

@@ -3,7 +3,7 @@
 Runs each row of a paper's table on `homonyms` from the paper's own configuration, scaled down as
 `paper_tables.yaml` says, and compares ranks with the paper's by Kendall's tau. First each row tries
 its learning rates on the tuning seeds; the best one is used. Tables that need the same run share
-it; the first seed of all tables runs before the second. Writes
+it; the first seed of all tables runs before the second, main tables before others. Writes
 `docs/results/paper-tables.{csv,md}`, each table with the seeds that all its rows have. Runs in the
 CSV that are still a row's are kept, so a second call continues an interrupted benchmark.
 
@@ -362,7 +362,7 @@ def main() -> None:
         return
     lines = read_lines([])
     if not options.page:
-        some = read_lines(options.tables)
+        some = sorted(read_lines(options.tables), key=lambda line: -line.seeds)
         for made in (
             lambda: tuning(some),
             lambda: wanted(some, _known(read_rows(OUTPUT)), options.seeds),
