@@ -22,6 +22,8 @@ READING = (
     "A difference smaller than the deviations beside it says nothing. Beyond the common budget,",
     "we chose the two numbers of `pfedprompt`'s memory on training images of `shapes`, because",
     "we did not have the paper's numbers: its rows (‡) are our reading.",
+    "`pfedmoap`'s gate has the preset's 128 dimensions, as many as the model has features, so it",
+    "pools nothing here; in [the papers' tables](paper-tables.md) it pools as much as the paper's.",
 )
 NOISE_PARTS = ("none", "0.0507", "0.1015", "epsilon 8")
 
