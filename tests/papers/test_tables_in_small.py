@@ -64,7 +64,7 @@ def test_the_gate_pools_features_as_much_as_the_papers(tables: ModuleType):
 
 def test_a_row_takes_the_rate_that_is_best_on_tuning_seeds(tables: ModuleType):
     (line, *_) = tables.read_lines(["fedpgp-11"])
-    line = replace(line, rates=(0.5, 0.1, 0.2))
+    line = replace(line, rates=(0.5, 0.2, 0.1))
     # Two settings each: means of 50, 60 and 60, and of equals the lowest rate counts.
     numbers = {0.5: (40, 60), 0.1: (70, 50), 0.2: (60, 60)}
     known = {
