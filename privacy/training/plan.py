@@ -117,28 +117,6 @@ class PrivateSteps:
             )
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """Statistics of one fit. They have no noise, so they must not leave the client.
-
-    Attributes:
-        steps: Optimiser steps taken.
-        examples_seen: Sum of the batch sizes.
-        mean_loss: Mean loss over the examples seen and used, each before the step that used it;
-            None where there were none.
-        clipped_fraction: Share of the examples seen that were scaled down; None without clipping
-            and where none were seen.
-        zeroed: Under dp_sgd, how often an example's loss or gradient was not finite, so that it
-            counted as zero.
-    """
-
-    steps: int
-    examples_seen: int
-    mean_loss: float | None
-    clipped_fraction: float | None
-    zeroed: int = 0
-
-
 def require_count(name: str, value: int) -> None:
     """Raise ValueError unless the value is at least 1."""
     if value < 1:
