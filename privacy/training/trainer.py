@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privacy._validate import require_not_negative, require_positive
 from privacy.errors import NonFiniteUpdate
 from privacy.mechanisms import DpSgd
 from privacy.randomness import NoiseSource
@@ -26,8 +27,6 @@ from privacy.training.plan import (
     PrivateSteps,
     TrainingPlan,
     poisson_batches,
-    require_count,
-    require_not_negative,
     shuffled_batches,
 )
 from privacy.training.provenance import ReleasedArrays, opened
@@ -174,7 +173,7 @@ class LocalTrainer:
                     f"steps is {amount}; valid is at most dp_sgd's {self.dp_sgd.steps}, which is "
                     "what is charged"
                 )
-        require_count("steps", amount)
+        require_positive(steps=amount)
         tensors = {name: _to_tensor(array, self.device) for name, array in parameters.items()}
         trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
         variables = Variables(trained=trained, constants=tensors)
@@ -251,7 +250,7 @@ def _verify_groups(
             )
     for group in groups:
         if group.learning_rate is not None:
-            require_not_negative("learning_rate of a group", group.learning_rate)
+            require_not_negative(**{"learning_rate of a group": group.learning_rate})
 
 
 def _optimizer(
