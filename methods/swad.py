@@ -192,12 +192,7 @@ class Swad(CentralisedMethod):
         mean = _StepMean()
         trained = self.train(view, rest, trainer, rng, after_step=mean.add)
         rows = held if held.any() else ~held
-        arrays = {name: array[rows] for name, array in data.arrays.items()}
-        parameters, found = self.tensors(trained), []
-        with torch.no_grad():
-            for block in blocks(arrays, ROWS):
-                found += self.cross_entropies(parameters, self.tensors(block)).tolist()
-        loss = math.fsum(found) / len(found)
+        loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
         segment = mean.values(trained)
         personal = self._remembered(view.personal, segment, loss)
         return m.LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
@@ -245,6 +240,14 @@ class Swad(CentralisedMethod):
         """Return the kept segments that are to be added, each with its count."""
         last = counts[-self._kept :]
         return [(n, one) for n, one in zip(last, recent[-len(last) :], strict=True) if n]
+
+    def _loss(self, network: m.Arrays, arrays: m.Arrays) -> float:
+        """Return mean cross-entropy."""
+        parameters, found = self.tensors(network), []
+        with torch.no_grad():
+            for block in blocks(arrays, ROWS):
+                found += self.cross_entropies(parameters, self.tensors(block)).tolist()
+        return math.fsum(found) / len(found)
 
 
 def _added(

@@ -137,21 +137,11 @@ class ClientStore:
             if pending is not None:
                 rows.delete(Personal, {"run_id": run_id, "slot": "pending"})
 
-    def committed(self, run_id: str) -> PersonalState | None:
-        """Return the last committed personal part, or None before the first."""
-        with self._transaction(read_only=True) as rows:
-            return slots_of(rows, run_id).get("committed")
-
     def slots(self, run_id: str) -> tuple[PersonalState | None, PersonalState | None]:
         """Return the committed and the pending personal part, None for a missing part."""
         with self._transaction(read_only=True) as rows:
             found = slots_of(rows, run_id)
         return found.get("committed"), found.get("pending")
-
-    def pending(self, run_id: str) -> PersonalState | None:
-        """Return the personal part that waits for the coordinator's commit, if any."""
-        with self._transaction(read_only=True) as rows:
-            return slots_of(rows, run_id).get("pending")
 
     def put_noise(self, run_id: str, state: bytes) -> None:
         """Keep the state from which the noise of the run's next attempt continues.

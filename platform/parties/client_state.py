@@ -173,7 +173,7 @@ class PersonalStates:
 
     def is_kept(self, kept_as: Attempt) -> bool:
         """Return whether the client has already personalised under that attempt."""
-        kept = self.store.committed(self.profile.run.run_id)
+        kept, _ = self.store.slots(self.profile.run.run_id)
         return kept is not None and kept[:2] == kept_as
 
     def require_caught_up(self) -> None:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from privacy.mechanisms import DpSgd
 from privacy.training.per_sample import Objective, PerSampleGradients, per_sample_gradients
-from privacy.training.plan import Clipping, FitReport, TrainingPlan
+from privacy.training.plan import Clipping, TrainingPlan
 from privacy.training.provenance import ReleasedArrays, require_released, seal
 from privacy.training.trainer import LocalTrainer, ParameterGroup
 
 __all__ = [
     "Clipping",
     "DpSgd",
-    "FitReport",
     "LocalTrainer",
     "Objective",
     "ParameterGroup",

@@ -13,8 +13,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from privacy._validate import require_not_negative, require_positive
 from privacy.mechanisms import DpSgd
-from privacy.randomness import Entropy, NoiseSource
+from privacy.randomness import Entropy, NoiseSource, require_noise_source
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 
@@ -58,12 +59,13 @@ class TrainingPlan:
         for name in ("local_steps", "local_epochs", "batch_size"):
             value = getattr(self, name)
             if value is not None:
-                require_count(name, value)
-        require_positive("learning_rate", self.learning_rate)
+                require_positive(**{name: value})
+        require_positive(
+            learning_rate=self.learning_rate, rate_factor=self.rate_factor, eps=self.eps
+        )
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum is {self.momentum}; valid is at least 0 and below 1")
-        require_not_negative("weight_decay", self.weight_decay)
-        require_positive("rate_factor", self.rate_factor)
+        require_not_negative(weight_decay=self.weight_decay)
         valid = get_args(OptimizerName)
         if self.optimizer not in valid:
             raise ValueError(f"optimizer is {self.optimizer!r}; valid: {', '.join(valid)}")
@@ -71,7 +73,6 @@ class TrainingPlan:
             raise ValueError(
                 f"momentum is {self.momentum} with optimizer {self.optimizer!r}; valid is 0"
             )
-        require_positive("eps", self.eps)
         for beta in self.betas:
             if not 0.0 <= beta < 1.0:
                 raise ValueError(f"betas are {self.betas}; valid is at least 0 and below 1")
@@ -95,7 +96,7 @@ class Clipping:
     norm: float
 
     def __post_init__(self) -> None:
-        require_positive("per_sample_clipping_norm", self.norm)
+        require_positive(per_sample_clipping_norm=self.norm)
 
 
 @dataclass(frozen=True)
@@ -111,50 +112,7 @@ class PrivateSteps:
     noise: NoiseSource
 
     def __post_init__(self) -> None:
-        if not isinstance(self.noise, NoiseSource):
-            raise TypeError(
-                f"noise is a {type(self.noise).__name__}; it must be SystemNoise or SeededNoise"
-            )
-
-
-@dataclass(frozen=True)
-class FitReport:
-    """Statistics of one fit. They have no noise, so they must not leave the client.
-
-    Attributes:
-        steps: Optimiser steps taken.
-        examples_seen: Sum of the batch sizes.
-        mean_loss: Mean loss over the examples seen and used, each before the step that used it;
-            None where there were none.
-        clipped_fraction: Share of the examples seen that were scaled down; None without clipping
-            and where none were seen.
-        zeroed: Under dp_sgd, how often an example's loss or gradient was not finite, so that it
-            counted as zero.
-    """
-
-    steps: int
-    examples_seen: int
-    mean_loss: float | None
-    clipped_fraction: float | None
-    zeroed: int = 0
-
-
-def require_count(name: str, value: int) -> None:
-    """Raise ValueError unless the value is at least 1."""
-    if value < 1:
-        raise ValueError(f"{name} is {value}; valid is 1 or above")
-
-
-def require_positive(name: str, value: float) -> None:
-    """Raise ValueError unless the value is finite and above 0."""
-    if not 0.0 < value < math.inf:
-        raise ValueError(f"{name} is {value}; valid is above 0 and finite")
-
-
-def require_not_negative(name: str, value: float) -> None:
-    """Raise ValueError unless the value is finite and at least 0."""
-    if not 0.0 <= value < math.inf:
-        raise ValueError(f"{name} is {value}; valid is 0 or above and finite")
+        require_noise_source(self.noise)
 
 
 _WORD = 2**64

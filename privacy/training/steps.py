@@ -31,16 +31,6 @@ AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class StepOutcome:
-    """What one step saw: the sum of its losses, and how many examples there, clipped, zeroed."""
-
-    loss_sum: float
-    examples: int
-    clipped: int
-    zeroed: int = 0
-
-
-@dataclass(frozen=True)
 class Variables:
     """The tensors of one fit, by name.
 
@@ -60,7 +50,7 @@ class Variables:
 class Step(Protocol):
     """Takes one batch and moves the trained tensors."""
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
+    def __call__(self, batch: Mapping[str, Tensor]) -> None:
         """Take one optimiser step.
 
         Raises:
@@ -85,13 +75,12 @@ class PlainStep:
         self._optimizer = optimizer
         self._penalty = penalty
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
+    def __call__(self, batch: Mapping[str, Tensor]) -> None:
         """Take one optimiser step; see `Step`."""
         parameters, trained = self._variables.all(), self._variables.trained
         encoded = encode(self._objective, parameters, trained)
         losses = self._objective.losses(parameters, encoded, batch)
-        size = len(batch["labels"])
-        require_one_loss_each(losses, size)
+        require_one_loss_each(losses, len(batch["labels"]))
         # Here nothing is clipped, so one backward pass serves both terms.
         total = losses.mean()
         if self._penalty is not None:
@@ -103,7 +92,6 @@ class PlainStep:
         for tensor, gradient in zip(trained.values(), gradients, strict=True):
             tensor.grad = gradient
         self._optimizer.step()
-        return StepOutcome(loss_sum=float(losses.detach().sum()), examples=size, clipped=0)
 
 
 class ClippedStep:
@@ -125,7 +113,6 @@ class ClippedStep:
     ) -> None:
         self._objective = objective
         self._variables = variables
-        self._clipping = clipping
         from opacus.optimizers.optimizer import DPOptimizer
 
         self._optimizer = DPOptimizer(
@@ -137,7 +124,7 @@ class ClippedStep:
         )
         _attach(self._optimizer, objective, variables, penalty)
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
+    def __call__(self, batch: Mapping[str, Tensor]) -> None:
         """Take one optimiser step; see `Step`."""
         trained = self._variables.trained
         samples = per_sample_gradients(
@@ -146,13 +133,10 @@ class ClippedStep:
         require_finite_step(samples.losses, samples.gradients)
         for name, tensor in trained.items():
             tensor.grad_sample = samples.gradients[name]  # type: ignore[attr-defined]
-        size = len(samples.losses)
-        self._optimizer.expected_batch_size = size
+        self._optimizer.expected_batch_size = len(samples.losses)
         self._optimizer.step()
         # Opacus refuses to use a gradient twice: what one step used is dropped at once.
         self._optimizer.zero_grad(set_to_none=True)
-        clipped = int((samples.norms() > self._clipping.norm).sum())
-        return StepOutcome(loss_sum=float(samples.losses.sum()), examples=size, clipped=clipped)
 
 
 class DpSgdStep:
@@ -182,42 +166,29 @@ class DpSgdStep:
 
         self._objective = objective
         self._variables = variables
-        self._clipping_norm = private.mechanism.clipping_norm
         self._optimizer = NoisyOptimizer(optimizer, private.mechanism, private.noise)
         _attach(self._optimizer, objective, variables, penalty)
 
-    def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
+    def __call__(self, batch: Mapping[str, Tensor]) -> None:
         """Take one optimiser step; see `Step`."""
         *earlier, last = _pieces(batch)
         # Opacus adds up the clipped sums of pieces whose step it was told to skip.
-        outcomes = [self._advance(piece, is_last=False) for piece in earlier]
-        outcomes.append(self._advance(last, is_last=True))
-        return StepOutcome(
-            loss_sum=sum(outcome.loss_sum for outcome in outcomes),
-            examples=sum(outcome.examples for outcome in outcomes),
-            clipped=sum(outcome.clipped for outcome in outcomes),
-            zeroed=sum(outcome.zeroed for outcome in outcomes),
-        )
+        for piece in earlier:
+            self._advance(piece, is_last=False)
+        self._advance(last, is_last=True)
 
-    def _advance(self, piece: Mapping[str, Tensor], *, is_last: bool) -> StepOutcome:
+    def _advance(self, piece: Mapping[str, Tensor], *, is_last: bool) -> None:
         trained = self._variables.trained
         samples = per_sample_gradients(
             self._objective, self._variables.all(), piece, trained=trained.keys()
         )
-        norms = samples.norms()
-        usable = torch.isfinite(norms) & torch.isfinite(samples.losses)
+        usable = torch.isfinite(samples.norms()) & torch.isfinite(samples.losses)
         for name, rows in _zero_unless(usable, samples).items():
             trained[name].grad_sample = rows  # type: ignore[attr-defined]
         if not is_last:
             self._optimizer.signal_skip_step()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return StepOutcome(
-            loss_sum=float(samples.losses[usable].sum()),
-            examples=len(usable),
-            clipped=int((usable & (norms > self._clipping_norm)).sum()),
-            zeroed=int((~usable).sum()),
-        )
 
 
 def build_step(

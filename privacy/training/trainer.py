@@ -17,18 +17,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from privacy._validate import require_not_negative, require_positive
 from privacy.errors import NonFiniteUpdate
 from privacy.mechanisms import DpSgd
 from privacy.randomness import NoiseSource
 from privacy.training.per_sample import Objective
 from privacy.training.plan import (
     Clipping,
-    FitReport,
     PrivateSteps,
     TrainingPlan,
     poisson_batches,
-    require_count,
-    require_not_negative,
     shuffled_batches,
 )
 from privacy.training.provenance import ReleasedArrays, opened
@@ -70,8 +68,6 @@ class LocalTrainer:
         noise: Where the noise comes from, with `dp_sgd` only. Noise that protects goes with
             batches from the operating system's entropy; seeded noise with batches from `rng`.
         released: What fits under `dp_sgd` returned, for `require_released`.
-        reports: One entry per fit, in order, for whoever owns the trainer; unnoised, so for the
-            client's own eyes. Not part of the interface that methods see.
     """
 
     plan: TrainingPlan
@@ -80,7 +76,6 @@ class LocalTrainer:
     dp_sgd: DpSgd | None = None
     noise: NoiseSource | None = None
     released: ReleasedArrays = field(default_factory=ReleasedArrays, init=False, compare=False)
-    reports: list[FitReport] = field(default_factory=list, init=False, compare=False)
 
     def __post_init__(self) -> None:
         _ = self.bound
@@ -166,7 +161,7 @@ class LocalTrainer:
             raise ValueError(
                 f"examples have rows {sizes}; valid is one number of rows for all arrays"
             )
-        if sizes["labels"] == 0 and not (self.dp_sgd is not None):
+        if sizes["labels"] == 0 and self.dp_sgd is None:
             raise ValueError("examples hold no rows; valid is at least one example to train on")
         count = sizes["labels"]
         if self.dp_sgd is None:
@@ -178,7 +173,7 @@ class LocalTrainer:
                     f"steps is {amount}; valid is at most dp_sgd's {self.dp_sgd.steps}, which is "
                     "what is charged"
                 )
-        require_count("steps", amount)
+        require_positive(steps=amount)
         tensors = {name: _to_tensor(array, self.device) for name, array in parameters.items()}
         trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
         variables = Variables(trained=trained, constants=tensors)
@@ -189,29 +184,15 @@ class LocalTrainer:
             self.bound,
             penalty=penalty,
         )
-        outcomes = []
         for rows in islice(self._batches(count, rng), amount):
             batch = {n: _to_tensor(array[rows], self.device) for n, array in examples.items()}
-            outcomes.append(step(batch))
+            step(batch)
             if after_step is not None:
                 with torch.no_grad():
                     after_step({name: tensor.detach() for name, tensor in trained.items()})
         result = _to_arrays(parameters, variables)
         if self.dp_sgd is not None:
             self.released.add((result[name] for name in trained), steps=amount)
-        seen = sum(outcome.examples for outcome in outcomes)
-        zeroed = sum(outcome.zeroed for outcome in outcomes)
-        clipped = sum(outcome.clipped for outcome in outcomes)
-        loss_sum = sum(outcome.loss_sum for outcome in outcomes)
-        self.reports.append(
-            FitReport(
-                steps=len(outcomes),
-                examples_seen=seen,
-                mean_loss=loss_sum / (seen - zeroed) if seen > zeroed else None,
-                clipped_fraction=clipped / seen if (self.bound is not None) and seen else None,
-                zeroed=zeroed,
-            )
-        )
         return result
 
     def _batches(self, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -269,7 +250,7 @@ def _verify_groups(
             )
     for group in groups:
         if group.learning_rate is not None:
-            require_not_negative("learning_rate of a group", group.learning_rate)
+            require_not_negative(**{"learning_rate of a group": group.learning_rate})
 
 
 def _optimizer(

@@ -12,6 +12,7 @@ from methods.networks.extractors import OnFeatures
 from methods.networks.method import SplitMethod
 from privacy import SeededNoise
 from privacy.training import DpSgd, LocalTrainer, TrainingPlan
+from tests._batches import BatchTrainer
 
 CLASSES = ("no", "yes")
 
@@ -60,7 +61,7 @@ def private_trainer(steps: int) -> LocalTrainer:
     return LocalTrainer(plan, dp_sgd=mechanism, noise=noise)
 
 
-class CountingTrainer(LocalTrainer):
+class CountingTrainer(BatchTrainer):
     """Trains, and keeps which names each fit trained and by how many steps."""
 
     def fit(self, *arguments, groups: Sequence, steps: int | None = None, **options):
@@ -68,7 +69,7 @@ class CountingTrainer(LocalTrainer):
         if not hasattr(self, "fits"):
             object.__setattr__(self, "fits", [])
         trained = super().fit(*arguments, groups=groups, steps=steps, **options)
-        self.fits.append((names, self.reports[-1].steps))
+        self.fits.append((names, len(self.fitted[-1])))
         return trained
 
 

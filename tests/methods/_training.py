@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from methods import Aggregate, Arrays, ClientView, Method
-from privacy.training import LocalTrainer, TrainingPlan
+from privacy.training import TrainingPlan
+from tests._batches import BatchTrainer
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -65,11 +66,11 @@ def trainer(
     learning_rate: float = 0.5,
     batch_size: int = 5,
     clipping: float | None = None,
-) -> LocalTrainer:
+) -> BatchTrainer:
     plan = TrainingPlan(
         local_steps=None if epochs else steps,
         local_epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
     )
-    return LocalTrainer(plan, clipping)
+    return BatchTrainer(plan, clipping)

@@ -121,8 +121,8 @@ def read_store(path: Path) -> tuple[Any, ...]:
         return (
             store.identity,
             store.rows(),
-            store.committed("r"),
-            store.pending("r"),
+            store.slots("r")[0],
+            store.slots("r")[1],
             store.noise("r"),
             store.failures("r"),
             store.sessions.newest("r"),

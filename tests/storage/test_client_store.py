@@ -51,28 +51,28 @@ def test_a_given_pseudonym_must_match(file: Path) -> None:
 )
 def test_what_is_pending_is_committed_or_goes_back(store, kept, last, committed):
     put(store, 0)
-    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
-    assert store.committed("r") is None
+    assert store.slots("r")[1] == (0, 0, b"p0.0", b"e0.0")
+    assert store.slots("r")[0] is None
     store.roll("r", (0, 0))
     for key in kept:
         put(store, *key)
     for _ in range(2):
         store.roll("r", last)
         (number, attempt), text = map(int, committed.split(".")), committed.encode()
-        assert store.committed("r") == (number, attempt, b"p" + text, b"e" + text)
-        assert store.pending("r") is None
+        assert store.slots("r")[0] == (number, attempt, b"p" + text, b"e" + text)
+        assert store.slots("r")[1] is None
 
 
 def test_runs_are_apart_and_may_go_back_to_nothing(store: storage.ClientStore) -> None:
     store.roll("r", (4, 0))
     put(store, 0)
     store.roll("r", None)
-    assert (store.pending("r"), store.committed("r")) == (None, None)
+    assert (store.slots("r")[1], store.slots("r")[0]) == (None, None)
     put(store, 0)
     store.put_pending("other", 0, 0, personal=b"o", experts=b"")
     store.roll("r", (0, 0))
-    assert store.pending("other") == (0, 0, b"o", b"")
-    assert store.committed("other") is None
+    assert store.slots("other")[1] == (0, 0, b"o", b"")
+    assert store.slots("other")[0] is None
 
 
 @pytest.mark.parametrize("last", [None, (0, 5), (1, 0)])
@@ -82,8 +82,8 @@ def test_a_coordinator_from_the_past_is_noticed(store, last):
     put(store, 2)
     with pytest.raises(storage.ClientAheadError, match="round 1, attempt 1"):
         store.roll("r", last)
-    assert store.committed("r") == (1, 1, b"p1.1", b"e1.1")
-    assert store.pending("r") == (2, 0, b"p2.0", b"e2.0")
+    assert store.slots("r")[0] == (1, 1, b"p1.1", b"e1.1")
+    assert store.slots("r")[1] == (2, 0, b"p2.0", b"e2.0")
 
 
 @pytest.mark.parametrize("key", [(1, 1), (1, 0), (0, 9)])
@@ -183,7 +183,7 @@ def test_noise_that_was_drawn_follows_no_commit(store: storage.ClientStore) -> N
             store.put_pending("r", 1, attempt, personal=b"own", experts=b"")
             store.put_noise("r", b"%d" % attempt)
         store.roll("r", None)
-        assert (store.pending("r"), store.noise("r")) == (None, b"%d" % attempt)
+        assert (store.slots("r")[1], store.noise("r")) == (None, b"%d" % attempt)
     assert store.noise("another") == b""
     store.erase_run("r")
     assert store.noise("r") == b""
@@ -279,15 +279,15 @@ def test_a_block_is_kept_whole_or_not_at_all(store: storage.ClientStore) -> None
         store.put_pending(RUN, 2, 1, personal=b"p", experts=b"")
         raise KeyError
     assert store.sessions.newest(RUN) is None
-    assert store.pending(RUN) is None
+    assert store.slots(RUN)[1] is None
     assert store.noise(RUN) == b""
     with store.atomically():
         with store.atomically():
             keep(store, FIRST)
         store.put_pending(RUN, 2, 1, personal=b"p", experts=b"")
-        assert store.pending(RUN) is not None
+        assert store.slots(RUN)[1] is not None
     assert store.sessions.newest(RUN) == FIRST
-    assert store.pending(RUN) == (2, 1, b"p", b"")
+    assert store.slots(RUN)[1] == (2, 1, b"p", b"")
 
 
 def test_failures_are_kept_by_attempt(store: storage.ClientStore) -> None:

@@ -145,7 +145,7 @@ def test_stores_of_one_file_reach_no_other(opened: storage.ClientStores) -> None
     first.sessions.forget("r")
     assert [row.status for row in first.rows()] == ["released"]
     assert [row.status for row in second.rows()] == ["reserved"]
-    assert second.pending("r") == (1, 1, b"yours", b"")
+    assert second.slots("r")[1] == (1, 1, b"yours", b"")
     assert second.sessions.newest("r") == session
     assert second.sessions.reply("r", b"d" * 32) == b"yours"
     assert (third.rows(), third.slots("r"), third.sessions.newest("r")) == ((), (None, None), None)

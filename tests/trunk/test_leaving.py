@@ -161,7 +161,7 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
     place, settings = folder / "west" / "store", load_holder(folder / "west" / "client.yaml")
     store = open_client_store(place / "client.db")
     before, spent = store.rows(), own_account(store, settings.limits)
-    personal = store.committed(run_id).personal
+    personal = store.slots(run_id)[0].personal
     parting = (place / "offers" / f"{run_id}.parting").read_bytes()
     marks = [personal[-200:], personal[200:400], parting[len(parting) // 2 :][:200]]
 
@@ -178,7 +178,7 @@ def test_what_was_spent_survives_and_all_else_goes(folder):
     assert after.rows() == before
     assert own_account(after, settings.limits) == spent
     assert spent.total.epsilon is not None and spent.total.epsilon > 0.0
-    assert after.committed(run_id) is None
+    assert after.slots(run_id)[0] is None
     assert after.sessions.newest(run_id) is not None
     assert sorted(p.name for p in (place / "offers").iterdir()) == [f"{run_id}.left"]
 

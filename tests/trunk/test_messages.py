@@ -98,6 +98,8 @@ def encode(kind: str, message) -> bytes:
 
 
 def decode(kind: str, data: bytes):
+    if kind in ("roll_call", "pool_notice"):
+        return outside_rounds.decode_bare(data, kind)
     return getattr(room_of(kind), f"decode_{kind}")(data)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from methods.interface.method import ParameterGroup
 from privacy.randomness import NoiseSource
 from privacy.training import DpSgd, LocalTrainer, TrainingPlan
+from tests._batches import BatchTrainer
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -54,7 +55,7 @@ def mechanism(**changes: Any) -> DpSgd:
 
 def trainer(dp_sgd: DpSgd, noise: NoiseSource, **plan: Any) -> LocalTrainer:
     fields: dict[str, Any] = {"local_steps": 1, "batch_size": 1, "learning_rate": 1.0}
-    return LocalTrainer(TrainingPlan(**fields | plan), dp_sgd=dp_sgd, noise=noise)
+    return BatchTrainer(TrainingPlan(**fields | plan), dp_sgd=dp_sgd, noise=noise)
 
 
 def make_examples(x: NDArray[Any], y: NDArray[Any] | None = None) -> Arrays:
