@@ -169,7 +169,8 @@ tables: $(STAMP)  ## Measure the tables of methods on homonyms anew, as sweeps (
 split: $(STAMP)  ## Compare methods on small networks, and PM-MoE over nine of them (an hour)
 	$(BIN)/python benchmarks/model_split.py
 
-sharing: $(STAMP)  ## Measure one prompt under privacy beside one trained alone, 100 and 1,000 clients (hours)
+sharing: $(STAMP)  ## Measure one prompt under privacy beside a client alone, 100 and 1,000 clients (hours)
+	$(BIN)/python benchmarks/alone.py sharing --no-coop --seeds 0 1 2 3 4 5 6 7 8 9 --kinds iid pathological senses --csv docs/results/sharing-alone.csv
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage tuning
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage final --large 0 1 2 3 4 5 6 7 8 9
 

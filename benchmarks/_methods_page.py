@@ -46,8 +46,8 @@ def page(
         "table, and in the fourth, where styles of one kind share a sense. Every prompt starts",
         "at the words `a photo of a`, which leave the sense open. All other options are the",
         f"presets'. Percent; mean ± standard deviation over seeds {', '.join(seeds)}.",
-        "*Gain* is the gain over local",
-        "training of the same method, in points of the first number. Each method had the same",
+        "*Over twin* is the difference to training",
+        "of the same method alone, in points of the first number. Each method had the same",
         "tuning budget: for each of the four tables, one run at each of the learning rates 0.01,",
         "0.05 and 0.25 on a data set rendered from another seed, compared by the table's own first",
         "number (with `sketch` held out in the last). The last column shows the",
@@ -101,7 +101,7 @@ def _own_table(
     def cells(of: Sequence[Row]) -> list[str]:
         return [spread(scores(of, name)) for name in ("own", "worst", "gain_over_local")]
 
-    head = ("accuracy", "worst client", "gain")
+    head = ("accuracy", "worst client", "over twin")
     return _table(final, suite, head, cells, methods=methods, rates=rates)
 
 
@@ -113,7 +113,7 @@ def _novel_table(
     def cells(of: Sequence[Row]) -> list[str]:
         return [spread(scores(of, name)) for name in names]
 
-    head = ("HM", "local", "base", "novel", "gain")
+    head = ("HM", "local", "base", "novel", "over twin")
     return _table(final, "base_to_novel", head, cells, methods=methods, rates=rates)
 
 
@@ -130,7 +130,7 @@ def _domain_table(
         ]
         return [spread(scores(of, "target")), *each, spread(scores(of, "gain_over_local"))]
 
-    head = ("mean", *domains, "gain")
+    head = ("mean", *domains, "over twin")
     return _table(final, suite, head, cells, methods=methods, rates=rates)
 
 

@@ -7,7 +7,7 @@ test images, on those of the classes that the client holds (`held`), and on the 
 among all classes. The means are printed, and with `--csv` the rows are written.
 
     python benchmarks/alone.py [CONFIG] [--seeds 0 1 2] [--clients 20] [--kinds iid ..]
-        [--set KEY=VALUE ..] [--words FILE] [--no-coop] [--csv PATH] [--jobs 1]
+        [--arms NAME ..] [--set KEY=VALUE ..] [--words FILE] [--no-coop] [--csv PATH] [--jobs 1]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from _alone import Candidates, Head, Shots, accuracy, arms, pooled
 from _alone_texts import candidates, coop
-from _grid import Row, shared_folder, workers, write_rows
+from _grid import Row, key_of, read_rows, shared_folder, workers, write_rows
 from _sizes import FEWER, sized
 from worth_of_sharing import FEWER_CLIENTS, KINDS
 
@@ -109,9 +109,14 @@ Measured = tuple[float, ...]
 
 
 def evaluate(
-    clients: Clients, texts: Candidates, rng: np.random.Generator, *, trains_prompts: bool = True
+    clients: Clients,
+    texts: Candidates,
+    rng: np.random.Generator,
+    *,
+    trains_prompts: bool = True,
+    only: Sequence[str] = (),
 ) -> Mapping[str, list[Measured]]:
-    """Every arm's numbers for each client, in the clients' order."""
+    """The numbers of every arm, or only of some, for each client, in the clients' order."""
     found: dict[str, list[Measured]] = defaultdict(list)
 
     def measure(name: str, position: int, head: Head, seconds: float) -> None:
@@ -129,6 +134,8 @@ def evaluate(
 
     for position, shots in enumerate(clients.shots):
         for name, make in arms(shots, texts).items():
+            if only and name not in only:
+                continue
             started = time.perf_counter()
             head = make()
             measure(name, position, head, time.perf_counter() - started)
@@ -154,7 +161,9 @@ def rows_of(setting: Row, folder: str) -> list[Row]:
     clients = load(config, Path(folder) / "cache")
     texts = candidates(clients.backbone, clients.classes, tuple(setting["words"]))
     rng = np.random.default_rng(config.seed)
-    found = evaluate(clients, texts, rng, trains_prompts=setting["coop"])
+    found = evaluate(
+        clients, texts, rng, trains_prompts=setting["coop"], only=setting.get("arms", ())
+    )
     rows = []
     for arm, each in found.items():
         *means, seconds = np.nanmean(np.array(each), axis=0)
@@ -195,6 +204,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--clients", type=int, default=sized(20, 2), help="measured clients")
     parser.add_argument("--kinds", choices=CHOICES, nargs="+", default=list(CHOICES[:1]))
+    parser.add_argument("--arms", nargs="*", default=(), help="only these, and the ceilings")
     parser.add_argument("--set", dest="overrides", nargs="*", default=sized([], FEWER_CLIENTS))
     parser.add_argument("--words", type=Path, help="public words for the word search, one a line")
     parser.add_argument("--no-coop", action="store_true", help="it takes most of the time")
@@ -209,16 +219,16 @@ def main() -> None:
     settings: list[dict[str, Any]] = [
         {
             **{"config": given.config, "kind": kind, "seed": seed},
-            **{"words": words, "coop": not given.no_coop},
+            **{"words": words, "coop": not given.no_coop, "arms": given.arms},
             "overrides": [f"seed={seed}", *common, *KINDS.get(kind, ())],
         }
         for seed in given.seeds
         for kind in given.kinds
     ]
-    rows: list[Row] = []
+    rows = read_rows(given.csv) if given.csv else []
     with shared_folder() as folder, workers(given.jobs) as pool:
         for part in pool.map(partial(rows_of, folder=folder), settings):
-            rows += part
+            rows = list({key_of(row, KEY): row for row in (*rows, *part)}.values())
             if given.csv is not None:
                 write_rows(given.csv, rows, KEY)
     print("\n".join(table(rows)))

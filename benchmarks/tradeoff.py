@@ -1,4 +1,4 @@
-"""Accuracy and gain over local training against epsilon, under each mechanism.
+"""Accuracy against epsilon, under each mechanism.
 
 Runs `configs/tradeoff.yaml` (100 clients, one shared prompt of 1 or 4 tokens) for every mechanism,
 epsilon and seed and writes `docs/results/tradeoff.{csv,md,svg}`. Keeps the rows of the CSV, so a
@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _grid import Row, among, created_run, one_of_each, run_missing, summarise_run
-from _scores import OPPONENT, provenance
+from _grid import Row, among, created_run, one_of_each, read_rows, run_missing, summarise_run
+from _scores import provenance, spread
 from _sizes import RESULTS, sized
+from _worth_page import alone_at
+from worth_of_sharing import ALONE
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
@@ -92,7 +94,7 @@ class Setting:
 FIELDS = (
     *(field.name for field in dataclasses.fields(Setting)),
     *("epsilon_server", "epsilon_peers", "epsilon_observer"),
-    *("accuracy", "worst", "gain_over_local", "seconds"),
+    *("accuracy", "worst", "seconds"),
 )
 
 
@@ -117,7 +119,6 @@ def measure(row: Row, folder: str) -> Row:
         **{f"epsilon_{name}": spent[name] for name in ("server", "peers", "observer")},
         "accuracy": round(100 * final["accuracy"]["mean"], 3),
         "worst": round(100 * final["accuracy"]["worst"], 3),
-        "gain_over_local": round(100 * summary["gain_over_local"], 3),
         "seconds": round(seconds, 1),
     }
 
@@ -162,8 +163,8 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
         f"## {tokens} token{'s' if tokens > 1 else ''}",
         "",
         "| mechanism | epsilon server / peers / observer | accuracy | worst client | "
-        "gain over local | seconds a run |",
-        "|---|---|---|---|---|---|",
+        "seconds a run |",
+        "|---|---|---|---|---|",
     ]
     for name, targets in targets_of():
         for target in targets:
@@ -176,7 +177,7 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
                 spent = " / ".join(f"{float(of[0][f'epsilon_{name}']):.2f}" for name in who)
             cells = (
                 *(LABELS[name], spent),
-                *(cell(of, field) for field in ("accuracy", "worst", "gain_over_local")),
+                *(cell(of, field) for field in ("accuracy", "worst")),
                 # The median, because runs were interrupted and the machine was shared.
                 f"{statistics.median(float(row['seconds']) for row in of):.0f}"
                 if of[0]["seconds"] != ""
@@ -212,29 +213,28 @@ def targets_of() -> list[tuple[str, Sequence[float]]]:
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Accuracy and gain against epsilon, with one column per prompt length."""
-    fields = (("accuracy", "accuracy in percent"), ("gain_over_local", "gain over local, points"))
+    """Accuracy against epsilon, with one column per prompt length."""
     across = Scale("epsilon of the whole run, delta 1e-5", "amount")
-    panels = []
-    for (field, label), tokens in itertools.product(fields, TOKENS):
-        title = f"{tokens} token{'s' if tokens > 1 else ''}" if field == "accuracy" else ""
-        lines = tuple(_lines(rows, tokens, field))
-        panels.append(Panel(title, across, Scale(label, "percent"), lines))
+    up = Scale("accuracy in percent", "percent")
+    panels = [
+        Panel(f"{tokens} token{'s' if tokens > 1 else ''}", across, up, tuple(_lines(rows, tokens)))
+        for tokens in TOKENS
+    ]
     picture = LinePicture(
         name=path.stem,
-        title="Accuracy and gain over local training against epsilon",
+        title="Accuracy against epsilon",
         panels=tuple(panels),
         columns=len(TOKENS),
     )
     path.write_bytes(encoded(picture, path.suffix, "benchmarks/tradeoff.py"))
 
 
-def _lines(rows: Sequence[dict[str, Any]], tokens: int, field: str) -> Iterator[Line]:
+def _lines(rows: Sequence[dict[str, Any]], tokens: int) -> Iterator[Line]:
     """One line per mechanism; runs without noise are at infinity, and without training at 0."""
     for name, targets in targets_of():
         points = []
         for target in targets:
-            values = [float(r[field]) for r in chosen(rows, tokens, name, target) if r[field] != ""]
+            values = [float(row["accuracy"]) for row in chosen(rows, tokens, name, target)]
             if values:
                 deviation = statistics.stdev(values) if len(values) > 1 else None
                 spent = 0.0 if name == "untrained" else target
@@ -245,34 +245,34 @@ def _lines(rows: Sequence[dict[str, Any]], tokens: int, field: str) -> Iterator[
 
 def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> str:
     """The page of results."""
+    alone = alone_at(read_rows(ALONE), "iid", "all")
     lines = [
         "# What accuracy an epsilon costs",
+        "",
+        f"**{alone.arm.capitalize()} has {spread(list(alone.by_seed.values()))} percent**, without",
+        "a federation: that is the best that a client alone can do. So no number here is a gain;",
+        "the page shows what noise costs.",
         "",
         "PromptFL on `homonyms`, 100 clients with sixteen images of any class each, five rounds,",
         "all clients in every round: `configs/tradeoff.yaml`. Mean ± standard deviation over",
         f"seeds {', '.join(map(str, seeds))}. Accuracy is in percent of all test images by twenty",
-        "clients drawn at random, gain over local training in points. Rate and steps were chosen",
-        "for `distributed_noise` with four tokens on other seeds",
-        "([beside one trained alone](worth-of-sharing.md)), for `dp_sgd` as the best of three",
-        "settings on one other seed; `upload_noise` and one token use the former.",
+        "clients drawn at random. Rate and steps were chosen for `distributed_noise` with four",
+        "tokens on other seeds ([beside a client alone](worth-of-sharing.md)), for `dp_sgd` as the",
+        "best of three settings on one other seed; `upload_noise` and one token use the former.",
         "",
         "The three mechanisms promise different things: `dp_sgd` protects one *image* of a client",
         "that is added or removed, the other two a whole *client* that is replaced. Epsilons are",
         "of the whole run at delta 1e-5. Only `distributed_noise` needs secure aggregation and",
         "runs under it here (threshold 95 of 100, at most 5 colluding); its seconds include this.",
-        f"Seconds are the median of whole runs with their local twins, {jobs} at a time on two",
-        "shared cores.",
+        f"Seconds are the median of whole runs, {jobs} at a time on two shared cores, with twenty",
+        "prompts trained alone, which runs now leave out.",
         "",
-        "![accuracy and gain against epsilon](tradeoff.svg)",
+        "![accuracy against epsilon](tradeoff.svg)",
         "",
         "## Reading",
         "",
         *(reading(rows, tokens) for tokens in TOKENS),
         "- A difference that is smaller than the standard deviations beside it says nothing.",
-        "- The local twin has no noise under the two client-unit mechanisms and the same noise",
-        "  under `dp_sgd`, so gains compare within a mechanism only.",
-        "",
-        *OPPONENT,
         "",
         *itertools.chain.from_iterable(table(rows, tokens) for tokens in TOKENS),
         *provenance(),

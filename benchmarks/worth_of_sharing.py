@@ -1,13 +1,15 @@
-"""One prompt for all under privacy, against a prompt that a client trains alone.
+"""One prompt for all under privacy, beside a client alone at its best, which needs no federation.
 
 Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): of any class, of two
-classes each, or in four senses, where private experts replace the one prompt. Both sides are tuned
-with the same number of settings on five other seeds; then each runs on fresh seeds. Writes
-`docs/results/worth-of-sharing.{csv,md,svg}`. Keeps the rows of the CSV, so a second call continues
-an interrupted benchmark.
+classes each, or in four senses, where private experts replace the one prompt. All that is tuned has
+three settings on five other seeds; then each runs on fresh seeds. Writes
+`docs/results/worth-of-sharing.{csv,md}`. Keeps the rows of the CSV, so a second call continues an
+interrupted benchmark. The client alone comes from `alone.py`, which writes `sharing-alone.csv`.
 
+    python benchmarks/alone.py sharing --no-coop --seeds 0 .. 9 --kinds iid pathological senses
+        --csv docs/results/sharing-alone.csv
     python benchmarks/worth_of_sharing.py [--stage tuning | final] [--seeds 0 .. 9] [--large 0 ..]
-        [--kinds iid ..]
+        [--sides together ..] [--kinds iid ..]
 """
 
 from __future__ import annotations
@@ -20,16 +22,20 @@ from typing import Any
 import numpy as np
 from _grid import Row, one_of_each, read_rows, run_missing, summarise_run
 from _sizes import RESULTS, SMALLEST, sized
-from _worth_claims import KEPT, choose
-from _worth_page import page, plot
+from _worth_page import choose, page
+
+from platform.data.shapes import CLASSES as OUTLINES
 
 CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
 TUNING_SEEDS = range(100, 105)
 OUTPUT = RESULTS / "worth-of-sharing.csv"
-TUNED = (("alone", "iid"), ("together", "iid"), ("together", "senses"))
-"""Pathological federations, clients alone, and one mean prompt in four senses use the settings
-chosen for iid federations."""
+ALONE = RESULTS / "sharing-alone.csv"
+TUNED = (
+    *(("prompt alone", "iid"), ("statistics", "iid"), ("together", "iid")),
+    ("together", "senses"),
+)
+"""All but private experts use the settings chosen for iid federations."""
 MEASURED = 20
 """Number of measured clients; their images and prompts are drawn alike."""
 
@@ -48,11 +54,6 @@ LOCAL: Mapping[str, Sequence[str]] = {
     "1 token": ("method.context_tokens=1", "training.learning_rate=0.1"),
     "4 tokens": ("method.context_tokens=4", "training.learning_rate=0.03"),
     "16 tokens": ("method.context_tokens=16", "training.learning_rate=0.03"),
-    "4 tokens, rate 0.1": ("method.context_tokens=4", "training.learning_rate=0.1"),
-    "4 tokens, 300 steps": (
-        *("method.context_tokens=4", "training.learning_rate=0.03"),
-        "training.local_steps=300",
-    ),
 }
 SHARED: Mapping[str, Sequence[str]] = {
     "2 steps": ("training.local_steps=2", "training.learning_rate=0.03"),
@@ -65,21 +66,23 @@ SHARED: Mapping[str, Sequence[str]] = {
         *("privacy.subspace=text_jacobian", "privacy.rank=64"),
     ),
 }
-GROUPS: dict[str, Sequence[str]] = {
-    f"{experts} experts, C = {norm}": (
-        *("pool.kind=groups", f"pool.experts={experts}", "pool.floor=3.0", "rounds=6"),
-        *("training.local_steps=5", f"privacy.clipping_norm={norm}"),
-    )
-    for experts, norm in ((6, 0.2), (8, 0.2), (8, 0.3))
+EXPERTS = (
+    *("pool.kind=groups", "pool.floor=3.0", "rounds=6", "training.local_steps=5"),
+    "privacy.clipping_norm=0.2",
+)
+GROUPS: Mapping[str, Sequence[str]] = {
+    "6 experts, C = 0.2": (*EXPERTS, "pool.experts=6"),
+    "8 experts, C = 0.2": (*EXPERTS, "pool.experts=8"),
+    "6 experts, split": (*EXPERTS, "pool.experts=6", "pool.empty=split"),
 }
-GROUPS |= {
-    "6 experts, split": (*GROUPS[KEPT], "pool.empty=split"),
-    "6 experts, split, 64 directions": (
-        *(*GROUPS[KEPT], "pool.empty=split"),
-        *("privacy.subspace=text_jacobian", "privacy.rank=64"),
-    ),
+ONCE = ("rounds=1", "privacy.clipping_norm=1.0")
+STATISTICS: Mapping[str, Sequence[str]] = {
+    "class means": (*ONCE, "method.name=class_statistics", "method.head=fedncm"),
+    "class means, text 0.1": (*ONCE, "method.name=class_statistics", "method.text_weight=0.1"),
+    "word table": (*ONCE, "method.name=word_table", f"method.words=[{','.join(OUTLINES)}]"),
 }
-ALONE = (
+"""Private releases without training, of class sums or of the words that CLIP reads in images."""
+PROMPT_ALONE = (
     *("method.name=coop", "rounds=1", "privacy.mechanism=none"),
     *("secure_aggregation.enabled=false", f"task.clients={MEASURED}", "evaluation.every=1"),
 )
@@ -91,10 +94,10 @@ EPSILONS: Mapping[int, Sequence[float]] = {100: (8.0, 4.0), 1000: (8.0, 2.0, 1.0
 
 
 def settings_of(side: str, kind: str) -> Mapping[str, Sequence[str]]:
-    """The settings that tuning tries on a side; both sides have the same number."""
-    if side == "alone":
-        return LOCAL
-    return GROUPS if kind == "senses" else SHARED
+    """The settings that tuning tries on a side; all sides have the same number."""
+    if side == "together":
+        return GROUPS if kind == "senses" else SHARED
+    return LOCAL if side == "prompt alone" else STATISTICS
 
 
 def tuning() -> Iterator[Row]:
@@ -113,9 +116,12 @@ def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients:
             if kind == "subspace" and clients > min(EPSILONS):
                 continue
             if clients == min(EPSILONS) and kind not in ("subspace", "one mean"):
-                alone = chosen["alone", "iid"]
-                found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
+                alone = chosen["prompt alone", "iid"]
+                found.append(_row("final", "prompt alone", kind, alone, MEASURED, np.inf, seed))
             for epsilon in EPSILONS[clients][: 1 if kind == "one mean" else None]:
+                if kind in ("iid", "pathological"):
+                    once = chosen["statistics", "iid"]
+                    found.append(_row("final", "statistics", kind, once, clients, epsilon, seed))
                 setting = chosen["together", "senses" if kind == "senses" else "iid"]
                 setting = SUBSPACE if kind == "subspace" else setting
                 found.append(_row("final", "together", kind, setting, clients, epsilon, seed))
@@ -134,8 +140,8 @@ def overrides(row: Row) -> list[str]:
         *settings_of(row["side"], row["kind"])[row["setting"]],
         *("evaluation.protocol=all_classes", f"evaluation.measured_clients={MEASURED}"),
     ]
-    if row["side"] == "alone":
-        return ["training.local_steps=100", *found, *ALONE]
+    if row["side"] == "prompt alone":
+        return ["training.local_steps=100", *found, *PROMPT_ALONE]
     found += [f"privacy.target_epsilon={row['epsilon']}", "evaluation.every=20"]
     if large:
         # Here the coordinator adds as much noise as clients would, in a tenth of the time.
@@ -146,16 +152,9 @@ def overrides(row: Row) -> list[str]:
         found.append("secure_aggregation.threshold=67")
     else:
         worth = float(row["epsilon"]) == max(EPSILONS[clients]) and int(row["seed"]) < 3
-        worth = worth and row["kind"] != "one mean"
-        # A twin in a subspace would find its own directions in every round.
-        twins = row["kind"] not in ("subspace", "one mean")
-        found += [f"evaluation.local_twins={_said(twins)}"]
-        found += [f"evaluation.worth_of_sharing={_said(worth)}"]
+        worth = worth and row["kind"] != "one mean" and row["side"] == "together"
+        found.append(f"evaluation.worth_of_sharing={worth}".lower())
     return found
-
-
-def _said(value: bool) -> str:
-    return "true" if value else "false"
 
 
 SPARSE = ["secure_aggregation.threshold=null", "secure_aggregation.graph=k_regular"]
@@ -164,7 +163,7 @@ UNMASKED = ["secure_aggregation.enabled=false", "secure_aggregation.threshold=nu
 
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers, in percent and points."""
-    fewer = sized((), FEWER_CLIENTS) if row["side"] == "together" else ()
+    fewer = () if row["side"] == "prompt alone" else sized((), FEWER_CLIENTS)
     summary, seconds = summarise_run(CONFIG, [*overrides(row), *fewer], folder)
     final = summary["final"]
     told = [r["signal_to_noise"] for r in summary["rounds"] if "signal_to_noise" in r]
@@ -172,7 +171,6 @@ def measure(row: Row, folder: str) -> Row:
         **row,
         "all": _percent(final["accuracy"]["mean"]),
         "own": _percent(final["protocol"]["own"]["mean"]),
-        "gain_over_twin": _percent(summary["gain_over_local"]),
         "worth": _percent(summary["worth_of_sharing"]),
         "epsilon_peers": final["epsilon"]["peers"],
         "signal_to_noise": " ".join(map(_interval, told)),
@@ -196,22 +194,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
     parser.add_argument("--large", type=int, nargs="*", default=[], help="seeds of 1,000 clients")
     parser.add_argument("--kinds", choices=KINDS, nargs="*", default=list(KINDS), help="of finals")
+    sides = list(dict.fromkeys(side for side, _ in TUNED))
+    parser.add_argument("--sides", choices=sides, nargs="*", default=sides)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
     if options.stage == "tuning" or SMALLEST:
-        tries = list(tuning())
+        tries = [row for row in tuning() if row["side"] in options.sides]
         tries = sized(tries, one_of_each(tries, "side"))
         run_missing(options.output, tries, measure, key=KEY, jobs=options.jobs)
     if options.stage == "final" or SMALLEST:
         chosen = choose(read_rows(options.output))
         wanted = [*finals(chosen, options.seeds, 100), *finals(chosen, options.large, 1000)]
-        wanted = [row for row in wanted if row["kind"] in options.kinds]
+        wanted = [r for r in wanted if r["kind"] in options.kinds and r["side"] in options.sides]
         wanted = sized(wanted, one_of_each(wanted, "side"))
         run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
-    rows = read_rows(options.output)
-    options.output.with_suffix(".md").write_text("\n".join(page(rows)), encoding="utf-8")
-    plot(rows, options.output.with_suffix(".svg"))
+    text = "\n".join(page(read_rows(options.output), read_rows(ALONE)))
+    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

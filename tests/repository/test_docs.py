@@ -45,7 +45,7 @@ KEY = re.compile(r"^(?:privacy|storage)\.\w+$")
 # What a walk-through asks to write is not there yet.
 ADDED = re.compile(r"^\d+\. Write `([\w./]+)`", re.MULTILINE)
 # A column of numbers beside, or above, what a client reaches alone.
-COMPARES = re.compile(r"\| (gain|gain over local|alone) \|")
+COMPARES = re.compile(r"\| (gain|over twin|alone) \|")
 # The targets that people and CI call by name.
 TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
