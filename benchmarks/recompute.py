@@ -1,12 +1,13 @@
-"""Recomputes random cells of `handwriting.md` without our trainer, methods or accountant.
+"""Recomputes random cells of three pages without our trainer, methods or accountant.
 
-    python benchmarks/recompute.py [--cells 3] [--seed N]
+    python benchmarks/recompute.py [--cells 3] [--seed N] [--pages handwriting ..]
 
 Only the images' features and the text's are ours: both are exported through the data layer and the
 frozen model. The rest is numpy, scipy and scikit-learn, written from the page and the papers: class
 sums, a head refined by their residuals, Gaussian noise at the closed form of epsilon (Balle and
-Wang 2018, Theorem 8), and a client's own nearest mean, ridge regression and probe. A cell agrees if
-its mean over seeds lies within three standard errors of the recomputed one, and within 1.5 points.
+Wang 2018, Theorem 8), and zero-shot, a client's own nearest mean and pooled ridge regression. So it
+draws among the cells made of features: no prompt is learned here. A cell agrees if its mean
+over seeds lies within three standard errors of the recomputed one, and within 1.5 points.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import argparse
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import alone
 import numpy as np
 from _grid import Row, read_rows, shared_folder
 from _scores import mu_of
-from _sizes import sized
+from _sizes import RESULTS, sized
 from handwriting import ALONE, CHEAP, CONFIG, OUTPUT, overrides
 from numpy.typing import NDArray
 from scipy.special import softmax
@@ -31,6 +33,7 @@ from sklearn.linear_model import Ridge
 from platform.config import load_config
 
 Vector = NDArray[np.float64]
+PAGES = ("handwriting", "personalised", "worth-of-sharing")
 
 
 def unit(rows: Vector) -> Vector:
@@ -102,13 +105,12 @@ def accuracy(head: Vector, tests: alone.Shots) -> float:
     return 100.0 * float((scores.argmax(axis=1) == tests.labels).mean())
 
 
-def recomputed(row: Row, folder: Path) -> float:
+def recomputed(cell: Cell, row: Row, folder: Path) -> float:
     """A cell's number for one seed."""
-    setting = {"stage": "final", "epsilon": "8.0", **row}
     # A federation sums over all clients; a client alone is one of the page's twenty.
     everybody = ["evaluation.measured_clients=null"] if "way" in row else []
-    config = load_config(Path(CONFIG), [*overrides(setting), *everybody, *sized([], FEWER)])
-    clients = alone.load(config, folder)
+    settings = [*cell.overrides(row), *everybody, *sized([], ["task.clients=20"])]
+    clients = alone.load(load_config(Path(cell.config), settings), folder)
     text = clients.backbone.encode_texts([f"a photo of a {name}." for name in clients.classes])
     rows = text.double().numpy()
     if "way" in row:
@@ -119,22 +121,61 @@ def recomputed(row: Row, folder: Path) -> float:
     return statistics.fmean(map(accuracy, heads, clients.all_tests))
 
 
-FEWER = ("task.clients=20",)
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a page: a row for each seed, and what a row's run sets in a configuration."""
+
+    page: str
+    config: str
+    overrides: Callable[[Row], list[str]]
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Its place on the page."""
+        names = ("domain", "kind", "way", "arm", "epsilon")
+        return " ".join(self.rows[0][each] for each in names if each in self.rows[0])
 
 
-def drawn(number: int, rng: random.Random) -> list[list[Row]]:
-    """Random cells, each a row for each seed: of federations, and of arms that are written here."""
-    cells: dict[tuple[str, ...], list[Row]] = {}
+def handwritten(row: Row) -> list[str]:
+    """What a run on handwriting sets."""
+    return overrides({"stage": "final", "epsilon": "8.0", **row})
+
+
+def of_sharing(row: Row) -> list[str]:
+    """What `alone.py` sets for `sharing-alone.csv`."""
+    return [
+        *(f"seed={row['seed']}", "evaluation.protocol=all_classes"),
+        *(f"evaluation.measured_clients={row['clients']}", *alone.KINDS[row["kind"]]),
+    ]
+
+
+def every_row() -> Iterator[tuple[str, str, Callable[[Row], list[str]], Row]]:
+    """The rows that can be recomputed, each with its page, configuration and overrides."""
     for row in read_rows(OUTPUT):
         is_shared = row["stage"] == "final" and row["setting"].endswith("; shared")
         if is_shared and row["way"] in CHEAP:
-            place = (row["domain"], row["kind"], row["way"], row["epsilon"])
-            cells.setdefault(place, []).append(row)
+            yield "handwriting", CONFIG, handwritten, row
     for row in read_rows(ALONE):
         if row["arm"] in ARMS:
-            cells.setdefault((row["domain"], row["kind"], row["arm"]), []).append(row)
-    names = rng.sample(sorted(cells), min(number, len(cells)))
-    return [cells[name] for name in names]
+            yield "handwriting", CONFIG, handwritten, row
+    for row in read_rows(RESULTS / "personalised.csv"):
+        if row["way"] == "class statistics":
+            yield "personalised", CONFIG, handwritten, {**row, "setting": "text 0.1"}
+    for row in read_rows(RESULTS / "sharing-alone.csv"):
+        if row["arm"] in ARMS:
+            yield "worth-of-sharing", "sharing", of_sharing, row
+
+
+def drawn(number: int, pages: Sequence[str], rng: random.Random) -> list[Cell]:
+    """Random cells of each page."""
+    found: dict[tuple[str, ...], Cell] = {}
+    for page, config, sets, row in every_row():
+        names = ("domain", "kind", "way", "arm", "epsilon")
+        place = (page, *(row.get(name, "") for name in names))
+        found.setdefault(place, Cell(page, config, sets)).rows.append(row)
+    cells = [[found[place] for place in sorted(found) if place[0] == page] for page in pages]
+    return [cell for each in cells for cell in rng.sample(each, min(number, len(each)))]
 
 
 def agrees(page: Sequence[float], own: Sequence[float]) -> bool:
@@ -148,19 +189,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=sized(3, 1))
     parser.add_argument("--seed", type=int, help="of the choice of cells; none for a fresh one")
+    parser.add_argument("--pages", choices=PAGES, nargs="+", default=list(PAGES))
     options = parser.parse_args()
     wrong = 0
+    rng = random.Random(options.seed)  # noqa: S311
     with shared_folder() as folder:
-        for rows in drawn(options.cells, random.Random(options.seed)):  # noqa: S311
-            rows = sized(rows, rows[:1])
-            own = [recomputed(row, Path(folder) / "cache") for row in rows]
+        for cell in drawn(options.cells, options.pages, rng):
+            rows = sized(cell.rows, cell.rows[:1])
+            own = [recomputed(cell, row, Path(folder) / "cache") for row in rows]
             page = [float(row["all"]) for row in rows]
             is_right = agrees(page, own)
             wrong += not is_right
-            names = ("domain", "kind", "way", "arm", "epsilon")
-            name = " ".join(rows[0][each] for each in names if each in rows[0])
             means = f"page {statistics.fmean(page):.1f}, recomputed {statistics.fmean(own):.1f}"
-            print(f"{'agrees' if is_right else 'DIFFERS'}: {name}: {means}, {len(rows)} seeds")
+            verdict = "agrees" if is_right else "DIFFERS"
+            print(f"{verdict}: {cell.page}: {cell.name}: {means}, {len(rows)} seeds", flush=True)
     sys.exit(int(wrong > 0 and sized(1, 0) > 0))
 
 
