@@ -120,12 +120,15 @@ _NAMES: Final = tuple(field.name for field in fields(SessionRecord))
 _FACTS: Final = attrgetter(*_NAMES)
 
 
-class ClientSessions:
-    """The sessions of one client, at most one for each run."""
+class _OfClient:
+    """Made by `ClientStore` only."""
 
     def __init__(self, transaction: Transaction) -> None:
-        """Made by `ClientStore` only."""
         self._transaction = transaction
+
+
+class ClientSessions(_OfClient):
+    """The sessions of one client, at most one for each run."""
 
     def newest(self, run_id: str) -> SessionRecord | None:
         """Return the client's progress in the run, None before its first attempt."""
@@ -209,12 +212,8 @@ def _place(record: SessionRecord) -> tuple[int, int]:
     return record.round_number, record.attempt
 
 
-class ClientReceipts:
+class ClientReceipts(_OfClient):
     """The receipts of one client; no receipt is ever deleted, as charges are not."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        """Made by `ClientStore` only."""
-        self._transaction = transaction
 
     def all(self, run_id: str | None = None) -> tuple[KeptReceipt, ...]:
         """Return the receipts of a run, or of all, by run and size."""
@@ -267,12 +266,8 @@ _UNKNOWN_PAYLOAD: Final = b""
 """In place of a digest: the store no longer knows the payload, so no payload equals it."""
 
 
-class ClientRestoring:
+class ClientRestoring(_OfClient):
     """Whether one store came back from a backup, and its catching up."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        """Made by `ClientStore` only."""
-        self._transaction = transaction
 
     def pending_since(self) -> str | None:
         """Return when the store was restored, None where it has nothing to catch up with."""

@@ -29,7 +29,7 @@ from storage._validate import require_bytes, require_count
 from storage.errors import AlreadyExistsError, InvalidRecordError
 from storage.records import PoolEntry
 from storage.runs import require_run
-from storage.sealing import Rows
+from storage.sealing import Repository
 from storage.tables import Pool
 
 MINIMUM_ENTRIES = 2
@@ -38,12 +38,8 @@ KEY_BYTES = 16
 Entries = Sequence[tuple[bytes, bytes]]
 
 
-class PoolRepository:
+class PoolRepository(Repository):
     """The expert pools of all runs."""
-
-    def __init__(self, rows: Rows) -> None:
-        """Work within one transaction."""
-        self._rows = rows
 
     def add_generation(self, run_id: str, generation: int, entries: Entries) -> None:
         """Add one round's entries, all at once and shuffled; `generation` is the round's number.

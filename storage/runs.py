@@ -32,7 +32,7 @@ from storage.records import (
     RunStatus,
     StateRecord,
 )
-from storage.sealing import Rows
+from storage.sealing import Repository, Rows
 from storage.tables import Attempts, Rounds, Runs, Stages, States
 
 STATES_KEPT = 2
@@ -113,12 +113,8 @@ class RunRepository:
         return _run_record(rows[0]) if rows else None
 
 
-class StateRepository:
+class StateRepository(Repository):
     """Server states as opaque bytes; only a run's newest two are kept."""
-
-    def __init__(self, rows: Rows) -> None:
-        """Work within one transaction."""
-        self._rows = rows
 
     def save(self, run_id: str, round_number: int, blob: bytes) -> None:
         """Add a round's state, and keep the newest two; `InvalidRecordError` if it is not newer."""
@@ -155,12 +151,8 @@ class StateRepository:
         return StateRecord(rows[0].round_number, rows[0].blob) if rows else None
 
 
-class RoundRepository:
+class RoundRepository(Repository):
     """Committed rounds, each with its metrics."""
-
-    def __init__(self, rows: Rows) -> None:
-        """Work within one transaction."""
-        self._rows = rows
 
     def add(
         self, run_id: str, round_number: int, attempt: int, document: Mapping[str, object]
@@ -200,12 +192,8 @@ def _run_record(row: Any) -> RunRecord:
     return RunRecord(**{name: getattr(row, name) for name in names})
 
 
-class AttemptRepository:
+class AttemptRepository(Repository):
     """The attempts of all runs; of each run at most one is open."""
-
-    def __init__(self, rows: Rows) -> None:
-        """Work within one transaction."""
-        self._rows = rows
 
     def open(
         self, run_id: str, round_number: int, attempt: int, plan: Mapping[str, object]

@@ -353,3 +353,10 @@ _SEVERAL: Final = frozenset({tuple, list})
 def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
     way = " DESC" if newest_first else ""
     return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
+
+
+class Repository:
+    """Rows of all runs, within one transaction."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows

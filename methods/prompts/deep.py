@@ -182,12 +182,12 @@ class DeepImageEncoder:
         mean over its patches.
         """
         blocks, size = self.visual.transformer.resblocks, patches.shape[1]
-        state = _beside(patches, self.visual.ln_pre(prompts[0]))
+        state = beside(patches, self.visual.ln_pre(prompts[0]))
         for index, block in enumerate(blocks):
             if index + 1 == len(blocks):
                 state = _first_rows(block, state, 1 if self.visual.pool_type == "tok" else size)
             elif index + 1 < len(prompts):
-                state = _beside(_first_rows(block, state, size), prompts[index + 1])
+                state = beside(_first_rows(block, state, size), prompts[index + 1])
             else:
                 state = _first_rows(block, state, state.shape[1])
         return self.tower.pool(state)
@@ -201,11 +201,6 @@ def patches_of(
     with torch.no_grad():
         embedded = image.embed(backbone.to_pixels(np.array(pixels)))
     return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
-
-
-def _beside(rows: Tensor, prompts: Tensor) -> Tensor:
-    """Return the prompts (l, width) behind the rows (n, T, width) of each image."""
-    return torch.cat((rows, prompts.expand(len(rows), -1, -1)), dim=1)
 
 
 def _first_rows(block: nn.Module, state: Tensor, count: int) -> Tensor:

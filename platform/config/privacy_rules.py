@@ -20,6 +20,11 @@ NOISE_KEYS = (
 """Keys of `privacy` that have no meaning without noise."""
 
 
+def meaningless(field: str, value: object, where: str, valid: object) -> str:
+    """Return that a setting has no meaning under others, which `where` names with their values."""
+    return f"{field}: {value} has no meaning {where}; valid: {valid}"
+
+
 def unknown_mechanism(config: RunSections) -> Iterator[str]:
     """Yield a sentence if there is no such mechanism; other rules need one."""
     name, valid = config.privacy.mechanism, config.mechanisms.names
@@ -34,10 +39,8 @@ def privacy_problems(config: RunSections) -> Iterator[str]:
     yield from _selection(config)
     norm = config.pool.clipping_norm
     if norm is not None and not mechanism.clips_uploads:
-        yield (
-            f"pool.clipping_norm: {norm} has no meaning under privacy.mechanism = "
-            f"{mechanism.name}, which clips no pool entry; valid: null"
-        )
+        where = f"under privacy.mechanism = {mechanism.name}, which clips no pool entry"
+        yield meaningless("pool.clipping_norm", norm, where, "null")
     valid, own = config.mechanism.relations, config.privacy.relation
     if own is not None and own not in valid:
         yield (
@@ -77,10 +80,8 @@ def _release(config: RunSections) -> Iterator[str]:
             )
         return
     if not mechanism.facts.claims:
-        yield (
-            f"evaluation.release: noised has no meaning under privacy.mechanism = {mechanism.name},"
-            " which adds no noise; valid: none"
-        )
+        where = f"under privacy.mechanism = {mechanism.name}, which adds no noise"
+        yield meaningless("evaluation.release", "noised", where, "none")
     if mechanism.facts.is_in_steps:
         yield (
             f"evaluation.release: noised is not available under {mechanism.name}, whose noise is "
@@ -164,10 +165,8 @@ def _without_noise(config: RunSections) -> Iterator[str]:
         ("spare_attempts", config.privacy.spare_attempts, 0),
     ):
         if value != valid:
-            yield (
-                f"privacy.{name}: {value} has no meaning under privacy.mechanism = "
-                f"{config.mechanism.name}, which adds no noise; valid: {valid}"
-            )
+            where = f"under privacy.mechanism = {config.mechanism.name}, which adds no noise"
+            yield meaningless(f"privacy.{name}", value, where, valid)
     if config.cohort.sampling == "poisson":
         yield from _cohort_sampling(config)
 
@@ -180,10 +179,8 @@ def _noise(config: RunSections) -> Iterator[str]:
             f"privacy.target_epsilon under {section.mechanism}"
         )
     if section.personal == "decoupled" and not config.mechanism.facts.is_in_steps:
-        yield (
-            f"privacy.personal: decoupled has no meaning under {section.mechanism}, which bounds "
-            "each upload, whatever it was trained from; valid: joint"
-        )
+        where = f"under {section.mechanism}, which bounds each upload, whatever it was trained from"
+        yield meaningless("privacy.personal", "decoupled", where, "joint")
     valid = config.mechanism.distributions
     if config.noise_distribution not in valid:
         yield (
@@ -206,10 +203,8 @@ def _noise(config: RunSections) -> Iterator[str]:
                 "lacks a part of the noise; valid: independent"
             )
         case "independent":
-            yield (
-                f"pool.noise: 'independent' has no meaning under {mechanism.name}, whose entries "
-                "are made of noised steps; valid: same"
-            )
+            where = f"under {mechanism.name}, whose entries are made of noised steps"
+            yield meaningless("pool.noise", "'independent'", where, "same")
         case _:
             assert_never(entries)
 
@@ -302,10 +297,8 @@ def group_problems(config: RunSections) -> Iterator[str]:
             default = PoolConfig.model_fields[name].default
             if value != default:
                 shown = "null" if default is None else default
-                yield (
-                    f"pool.{name}: {value} has no meaning with pool.kind = {kind}; valid: {shown}, "
-                    f"or pool.kind: {other}"
-                )
+                valid = f"{shown}, or pool.kind: {other}"
+                yield meaningless(f"pool.{name}", value, f"with pool.kind = {kind}", valid)
     if kind == "groups":
         yield from _groups(config)
 
@@ -344,7 +337,5 @@ def _groups(config: RunSections) -> Iterator[str]:
             "client picks; pool.kind = groups needs true"
         )
     if config.pool.count_ratio is not None and not mechanism.facts.claims:
-        yield (
-            f"pool.count_ratio: {config.pool.count_ratio} has no meaning under privacy.mechanism = "
-            f"{mechanism.name}, which clips nothing; valid: null"
-        )
+        where = f"under privacy.mechanism = {mechanism.name}, which clips nothing"
+        yield meaningless("pool.count_ratio", config.pool.count_ratio, where, "null")

@@ -9,7 +9,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from platform.config.privacy_rules import group_problems, privacy_problems, unknown_mechanism
+from platform.config.privacy_rules import (
+    group_problems,
+    meaningless,
+    privacy_problems,
+    unknown_mechanism,
+)
 from platform.config.sections import RunSections, SecureAggregationConfig, TaskConfig
 from storage import InvalidRecordError
 from storage.homes import file_of
@@ -73,15 +78,16 @@ def _storage(config: RunSections) -> Iterator[str]:
 
 def _task(config: RunSections) -> Iterator[str]:
     task = config.task
+    senses, protocol = task.senses, config.evaluation.protocol
     for name, value, valid in (
         ("layout", task.layout, OWN[:1]),
         ("class_names", task.class_names, OWN),
+        ("senses", senses, SENSED),
     ):
         if value not in (None, task.dataset) and task.dataset not in valid:
-            yield (
-                f"task.{name}: {value} has no meaning with task.dataset = {task.dataset}; valid: "
-                f"null, or the data set {' or '.join(valid)}"
-            )
+            where = f"with task.dataset = {task.dataset}"
+            known = f"null, or the data set {' or '.join(valid)}"
+            yield meaningless(f"task.{name}", value, where, known)
     yield from _partition(config)
     partition, facts = task.partition, config.mechanism.facts
     # A data set that is made from the seed has as many records as are asked for.
@@ -91,12 +97,6 @@ def _task(config: RunSections) -> Iterator[str]:
             f"task.shots: {task.shots} of each class does not fit privacy.mechanism = "
             f"{facts.name}, which counts records: with a fixed number of shots one more record "
             "displaces another; valid with task.partition.kind = domain: null"
-        )
-    senses, protocol = task.senses, config.evaluation.protocol
-    if senses is not None and task.dataset not in SENSED:
-        yield (
-            f"task.senses: {senses} has no meaning with task.dataset = {task.dataset}; valid: "
-            f"null, or the data set {' or '.join(SENSED)}"
         )
     if senses == "clients" and protocol not in ("client_mean", "all_classes"):
         yield (
@@ -111,10 +111,9 @@ def _partition(config: RunSections) -> Iterator[str]:
     for name, kinds in KINDS_WITH.items():
         value = getattr(section, name)
         if value is not None and section.kind not in kinds:
-            yield (
-                f"task.partition.{name}: {value} has no meaning with task.partition.kind = "
-                f"{section.kind}; valid: null, or the kind {' or '.join(kinds)}"
-            )
+            where = f"with task.partition.kind = {section.kind}"
+            valid = f"null, or the kind {' or '.join(kinds)}"
+            yield meaningless(f"task.partition.{name}", value, where, valid)
     if section.kind == "shared_ratio" and task.dataset == FROZEN:
         yield (
             f"task.partition.kind: shared_ratio deals out test images for training, and those of "
@@ -141,17 +140,14 @@ def _partition(config: RunSections) -> Iterator[str]:
             f"task.shots: {task.shots} of each class does not fit task.partition.images_per_client "
             f"= {section.images_per_client}, which are drawn whatever their class; valid: null"
         )
+    by_class = f"with task.partition.classes_per_client = {section.classes_per_client}"
     for name, why in (
         ("shared_classes", "where all classes are shared"),
         ("slices", "where classes are drawn one by one"),
     ):
         value = getattr(section, name)
         if section.classes_per_client is not None and value is not None:
-            yield (
-                f"task.partition.{name}: {value} has no meaning with "
-                f"task.partition.classes_per_client = {section.classes_per_client}, {why}; valid: "
-                "null"
-            )
+            yield meaningless(f"task.partition.{name}", value, f"{by_class}, {why}", "null")
     if task.shots is None and task.dataset in MADE and not by_client:
         yield (
             f"task.shots: null takes all training examples, and {task.dataset} makes as "
@@ -181,10 +177,9 @@ def _protocol(config: RunSections) -> Iterator[str]:
         )
     if protocol != "leave_one_domain_out":
         if held_out is not None:
-            yield (
-                f"task.held_out_domain: {held_out!r} has no meaning with evaluation.protocol = "
-                f"{protocol}; valid: null, or the protocol leave_one_domain_out"
-            )
+            where = f"with evaluation.protocol = {protocol}"
+            valid = "null, or the protocol leave_one_domain_out"
+            yield meaningless("task.held_out_domain", repr(held_out), where, valid)
         return
     if held_out is None:
         yield (
@@ -264,37 +259,30 @@ def training_problems(config: RunSections) -> Iterator[str]:
     """Yield contradictions in the section on local training."""
     section = config.training
     if section.optimizer != "sgd" and section.momentum:
-        yield (
-            f"training.momentum: {section.momentum} has no meaning with training.optimizer = "
-            f"{section.optimizer}; valid: 0"
-        )
+        where = f"with training.optimizer = {section.optimizer}"
+        yield meaningless("training.momentum", section.momentum, where, 0)
     for name in ("betas", "eps"):
         value = getattr(section, name)
         if section.optimizer == "sgd" and value is not None:
-            yield (
-                f"training.{name}: {value} has no meaning with training.optimizer = sgd; valid: "
-                "null, or the optimizer adam or adamw"
-            )
+            valid = "null, or the optimizer adam or adamw"
+            yield meaningless(f"training.{name}", value, "with training.optimizer = sgd", valid)
     schedule, where = config.training.schedule, "training.schedule"
     if schedule is None:
         return
     for name, kind in SCHEDULES_WITH.items():
         value = getattr(schedule, name)
         if value is not None and schedule.kind != kind:
-            yield (
-                f"{where}.{name}: {value} has no meaning with {where}.kind = {schedule.kind}; "
-                f"valid: null, or the kind {kind}"
-            )
+            valid = f"null, or the kind {kind}"
+            under = f"with {where}.kind = {schedule.kind}"
+            yield meaningless(f"{where}.{name}", value, under, valid)
     if schedule.kind == "exponential" and schedule.gamma is None:
         yield (
             f"{where}.gamma: null does not say how rates change; valid with {where}.kind = "
             "exponential: above 0 and at most 1, such as 0.8"
         )
     if schedule.warm_up_factor is not None and not schedule.warm_up_rounds:
-        yield (
-            f"{where}.warm_up_factor: {schedule.warm_up_factor} has no meaning with "
-            f"{where}.warm_up_rounds = 0; valid: null"
-        )
+        under = f"with {where}.warm_up_rounds = 0"
+        yield meaningless(f"{where}.warm_up_factor", schedule.warm_up_factor, under, "null")
     if schedule.warm_up_rounds >= config.rounds:
         yield (
             f"{where}.warm_up_rounds: {schedule.warm_up_rounds} leave no round after them; valid: "

@@ -111,24 +111,6 @@ def ask_all(
         yield from ((q.client, answers[q.client]) for q in due)
 
 
-def ask_once(
-    transport: Transport,
-    stage: Stage,
-    questions: Sequence[Question],
-    decode: Callable[[bytes], Message],
-    *,
-    deadline: float | None = None,
-) -> dict[ClientId, Message]:
-    """Ask each client once, and return the valid answers.
-
-    `deadline` is in seconds, None for as long as the stage takes.
-    """
-    answers: dict[ClientId, Message] = {}
-    replies = transport.exchange(stage, {q.client: q.message for q in questions}, deadline)
-    _read(questions, replies, decode, answers=answers, reasons={})
-    return answers
-
-
 def _read(
     part: Sequence[Question],
     replies: Mapping[ClientId, bytes | Dropout],
@@ -154,26 +136,6 @@ def _read(
             answers[question.client] = message
         else:
             reasons[question.client] = "the answer is not valid"
-
-
-def offer_run(
-    transport: Transport,
-    clients: Sequence[ClientId],
-    offer: wire.Offer,
-    left: Container[ClientId] = (),
-) -> None:
-    """Ask all clients to take part in a run; a repeated question changes nothing.
-
-    Clients in `left` have left the run for good by now. `RunStopped` has the reasons of a client
-    that does not take part.
-    """
-    envelope, message = offer.envelope, wire.encode_offer(offer)
-    questions = (Question(client, envelope, message) for client in clients)
-    answers = dict(ask_all(transport, "join", questions, wire.decode_acceptance, left=left))
-    declined = {client: said.reasons for client, said in answers.items() if said.reasons}
-    if declined:
-        listed = "; ".join(f"{client}: {' | '.join(why)}" for client, why in declined.items())
-        raise RunStopped(f"run {envelope.run_id}: not all clients take part: {listed}")
 
 
 def personalise(run: Run, progress: Progress) -> float | None:
@@ -323,7 +285,11 @@ class Door:
         """
         through, roll, run_id = self.through, self.through.roll, self.through.run_id
         if self.enough is None:
-            offer_run(through, roll.clients, self.offer, roll.left)
+            questions = self._questions(roll.clients)
+            asked = ask_all(through, "join", questions, wire.decode_acceptance, left=roll.left)
+            no = [f"{client}: {' | '.join(said.reasons)}" for client, said in asked if said.reasons]
+            if no:
+                raise RunStopped(f"run {run_id}: not all clients take part: {'; '.join(no)}")
             self._welcome(list(roll.clients), require)
             return
         # At the start the configuration's deadline holds.
@@ -353,12 +319,14 @@ class Door:
                 # A client that does not belong here does not stop the others.
                 self.declined[client] = (str(error),)
 
-    def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:
+    def _questions(self, clients: Iterable[ClientId]) -> list[Question]:
         envelope, message = self.offer.envelope, wire.encode_offer(self.offer)
-        questions = [Question(client, envelope, message) for client in clients]
-        answers = ask_once(
-            self.through, "join", questions, wire.decode_acceptance, deadline=deadline
-        )
+        return [Question(client, envelope, message) for client in clients]
+
+    def _willing(self, clients: list[ClientId], deadline: float | None) -> list[ClientId]:
+        questions, answers = self._questions(clients), dict[ClientId, wire.Acceptance]()
+        replies = self.through.exchange("join", {q.client: q.message for q in questions}, deadline)
+        _read(questions, replies, wire.decode_acceptance, answers=answers, reasons={})
         self.declined.update({c: said.reasons for c, said in answers.items() if said.reasons})
         return [client for client in clients if client in answers and client not in self.declined]
 

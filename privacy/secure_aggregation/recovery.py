@@ -176,34 +176,6 @@ Answers = Mapping[int, Mapping[int, Revealed]]
 _Shares = Mapping[int, bytes]
 
 
-def rebuild(
-    state: CollectingUnmasking, answers: Answers
-) -> tuple[dict[int, bytes], frozenset[int]]:
-    """Rebuild the seed of every survivor and the mask key of every dropout.
-
-    `answers[holder][dealer]` is the share that the holder revealed. Its kind is checked already,
-    and each dealer has at least t shares. Return each dealer's secret, and the holders whose shares
-    were wrong and were not used. `FaultyShares` if a secret cannot be rebuilt, or is not the one
-    that its dealer published.
-    """
-    shares, faulty = _sort_all(state, answers)
-    combiner = _Combiner(state)
-    secrets: dict[int, bytes] = {}
-    missing = list(shares)
-    while missing:
-        known = frozenset(faulty)
-        for dealer in missing:
-            found = combiner.combine(dealer, shares[dealer], suspects=faulty)
-            if found is not None:
-                secrets[dealer], wrong = found
-                faulty |= wrong
-        missing = [dealer for dealer in missing if dealer not in secrets]
-        # Without the holders found wrong on the way, few enough wrong shares may be left.
-        if missing and faulty == known:
-            raise _irreparable(state, missing, faulty)
-    return secrets, frozenset(faulty)
-
-
 class _Combiner:
     """Rebuilds secrets one by one; dealers with the same holders share their coefficients."""
 
@@ -303,16 +275,33 @@ def _irreparable(state: CollectingUnmasking, missing: list[int], faulty: set[int
 def open_sum(
     state: CollectingUnmasking, answers: Answers
 ) -> tuple[NDArray[np.uint64], frozenset[int]]:
-    """Rebuild the secrets and take the masks off the sum; for answers and errors see `rebuild`.
+    """Rebuild the secrets and take the masks off the sum.
 
-    The sum is uint64 of shape (vector_length,); beside it are the holders whose shares were
-    replaced.
+    `answers[holder][dealer]` is the share that the holder revealed. Its kind is checked already,
+    and each dealer has at least t shares. The sum is uint64 of shape (vector_length,); beside it
+    are the holders whose shares were wrong and were not used. `FaultyShares` if the seed of a
+    survivor or the mask key of a dropout cannot be rebuilt, or is not the one that its dealer
+    published.
     """
-    secrets, faulty = rebuild(state, answers)
+    shares, faulty = _sort_all(state, answers)
+    combiner = _Combiner(state)
+    secrets: dict[int, bytes] = {}
+    missing = list(shares)
+    while missing:
+        known = frozenset(faulty)
+        for dealer in missing:
+            found = combiner.combine(dealer, shares[dealer], suspects=faulty)
+            if found is not None:
+                secrets[dealer], wrong = found
+                faulty |= wrong
+        missing = [dealer for dealer in missing if dealer not in secrets]
+        # Without the holders found wrong on the way, few enough wrong shares may be left.
+        if missing and faulty == known:
+            raise _irreparable(state, missing, faulty)
     total = state.masked_sum.copy()
     add_masks(total, _masks_to_remove(state, secrets))
     reduce_to_ring(total, state.parameters.ring_bits)
-    return total.astype(np.uint64), faulty
+    return total.astype(np.uint64), frozenset(faulty)
 
 
 def _masks_to_remove(state: CollectingUnmasking, secrets: Mapping[int, bytes]) -> Iterator[Mask]:

@@ -32,8 +32,7 @@ Answer = tuple[str, str]
 _NOTHING_CLAIMED: Final = ("hazard", "nothing is claimed: the mechanism adds no noise")
 
 
-def large_epsilon(subject: Subject) -> Answer:
-    """Answer whether epsilon is so large that it means little."""
+def _large_epsilon(subject: Subject) -> Answer:
     known = {name: value for name, value in subject.epsilons.items() if value is not None}
     if not known:
         return "open", "nothing has been charged yet"
@@ -49,8 +48,7 @@ def large_epsilon(subject: Subject) -> Answer:
     return "hazard", f"{said}, above {LARGE:g}: such an epsilon may protect nobody in practice"
 
 
-def catastrophic_delta(subject: Subject) -> Answer:
-    """Answer whether delta permits a mechanism that shows one unit to everybody."""
+def _catastrophic_delta(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
     delta, clients = subject.delta, subject.agreed.config.task.clients
@@ -67,8 +65,7 @@ def catastrophic_delta(subject: Subject) -> Answer:
     )
 
 
-def unit_of_privacy(subject: Subject) -> Answer:
-    """Answer whether the unit of privacy covers the person whom an attacker wants to single out."""
+def _unit_of_privacy(subject: Subject) -> Answer:
     if subject.facts.unit is None:
         return _NOTHING_CLAIMED
     if subject.facts.unit == "client":
@@ -82,8 +79,7 @@ def unit_of_privacy(subject: Subject) -> Answer:
     )
 
 
-def comparable(subject: Subject) -> Answer:
-    """Answer under which conditions epsilons of runs are comparable."""
+def _comparable(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
     return "answered", (
@@ -93,8 +89,7 @@ def comparable(subject: Subject) -> Answer:
     )
 
 
-def converted(subject: Subject) -> Answer:
-    """Answer whether the report gives the numbers before the conversion to epsilon and delta."""
+def _converted(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
     return "answered", (
@@ -103,8 +98,7 @@ def converted(subject: Subject) -> Answer:
     )
 
 
-def other_releases(subject: Subject) -> Answer:
-    """Answer whether something else of the same data is released without noise."""
+def _other_releases(subject: Subject) -> Answer:
     evaluation = subject.agreed.config.evaluation
     is_noised = subject.facts.claims and evaluation.release == "noised"
     if evaluation.selection != "last" and not is_noised:
@@ -119,8 +113,7 @@ def other_releases(subject: Subject) -> Answer:
     return "open", "no record of a run shows whether the same data are published in another way"
 
 
-def own_code(subject: Subject) -> Answer:
-    """Answer which parts of the mathematics are this package's own code."""
+def _own_code(subject: Subject) -> Answer:
     if "method" in subject.origins:
         return "hazard", "the method is code from outside this package"
     return "open", (
@@ -129,8 +122,7 @@ def own_code(subject: Subject) -> Answer:
     )
 
 
-def small_groups(subject: Subject) -> Answer:
-    """Answer whether the report shows how the results differ for small groups of people."""
+def _small_groups(subject: Subject) -> Answer:
     if subject.summary is None or subject.summary["final"]["accuracy"]["worst"] is None:
         return "open", "no measurement shows the results of small groups of clients"
     return "open", (
@@ -139,8 +131,7 @@ def small_groups(subject: Subject) -> Answer:
     )
 
 
-def statistical_bias(subject: Subject) -> Answer:
-    """Answer whether released numbers are biased."""
+def _statistical_bias(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return "answered", "nothing is clipped or noised"
     return "open", (
@@ -149,15 +140,13 @@ def statistical_bias(subject: Subject) -> Answer:
     )
 
 
-def contributions(subject: Subject) -> Answer:
-    """Answer whether the contribution of one unit is bounded."""
+def _contributions(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return "hazard", "nothing bounds the contribution of one client"
     return "answered", "every unit's part is clipped to C before noise, and noise is scaled to C"
 
 
-def memorised(subject: Subject) -> Answer:
-    """Answer whether the model may have memorised its training data."""
+def _memorised(subject: Subject) -> Answer:
     if subject.is_void:
         return (
             "hazard",
@@ -170,16 +159,14 @@ def memorised(subject: Subject) -> Answer:
     )
 
 
-def interactive(subject: Subject) -> Answer:
-    """Answer whether queries may follow each other without end."""
+def _interactive(subject: Subject) -> Answer:
     fixed = "the rounds are fixed in advance, and each is charged before it starts"
     if subject.agreed.config.privacy.target_epsilon is not None:
         return "answered", f"{fixed}; a limit ends the run before it would be passed"
     return "open", f"{fixed}; no limit ends the run"
 
 
-def trust(subject: Subject) -> Answer:
-    """Answer whether the assumed trust is justified."""
+def _trust(subject: Subject) -> Answer:
     facts, terms = subject.facts, subject.terms
     if subject.is_void:
         return "hazard", (
@@ -198,8 +185,7 @@ def trust(subject: Subject) -> Answer:
     )
 
 
-def implementation(subject: Subject) -> Answer:
-    """Answer whether randomness and arithmetic fulfil the assumptions of the proofs."""
+def _implementation(subject: Subject) -> Answer:
     if not subject.facts.claims:
         return _NOTHING_CLAIMED
     if subject.is_void:
@@ -213,8 +199,7 @@ def implementation(subject: Subject) -> Answer:
     )
 
 
-def trusted_records(subject: Subject) -> Answer:
-    """Answer whether somebody could have made up the records."""
+def _trusted_records(subject: Subject) -> Answer:
     log = subject.log
     if log is None or not log.is_signed:
         return "hazard", (
@@ -233,21 +218,21 @@ def trusted_records(subject: Subject) -> Answer:
 
 
 HAZARDS: Final[tuple[tuple[str, str, Callable[[Subject], Answer] | Answer], ...]] = (
-    ("2.2", "Epsilon is too large to mean much", large_epsilon),
-    ("2.3", "Delta leaves room for a complete failure", catastrophic_delta),
-    ("2.3", "The numbers before the conversion are withheld, or delta flatters", converted),
-    ("2.4", "The unit does not cover what people fear, or is no person", unit_of_privacy),
-    ("2.5", "Guarantees with other units or deltas are compared", comparable),
-    ("2.6", "The same data are released elsewhere without noise", other_releases),
-    ("3", "Home-made implementations", own_code),
-    ("3.3.1", "Noise harms small groups most", small_groups),
+    ("2.2", "Epsilon is too large to mean much", _large_epsilon),
+    ("2.3", "Delta leaves room for a complete failure", _catastrophic_delta),
+    ("2.3", "The numbers before the conversion are withheld, or delta flatters", _converted),
+    ("2.4", "The unit does not cover what people fear, or is no person", _unit_of_privacy),
+    ("2.5", "Guarantees with other units or deltas are compared", _comparable),
+    ("2.6", "The same data are released elsewhere without noise", _other_releases),
+    ("3", "Home-made implementations", _own_code),
+    ("3.3.1", "Noise harms small groups most", _small_groups),
     (
         "3.3.2",
         "Results are touched up to look right",
         ("answered", "no released number was rounded, cut or smoothed to look better"),
     ),
-    ("3.3.3", "Statistical bias", statistical_bias),
-    ("3.4", "What one unit contributes is not bounded", contributions),
+    ("3.3.3", "Statistical bias", _statistical_bias),
+    ("3.4", "What one unit contributes is not bounded", _contributions),
     (
         "3.4",
         "The shape of the result follows from the data",
@@ -257,7 +242,7 @@ HAZARDS: Final[tuple[tuple[str, str, Callable[[Subject], Answer] | Answer], ...]
             "before training; other shapes and names are refused",
         ),
     ),
-    ("3.5", "Models memorise", memorised),
+    ("3.5", "Models memorise", _memorised),
     ("3.6", "Synthetic data without a guarantee", ("answered", "a run releases no synthetic data")),
     (
         "3.7",
@@ -268,9 +253,9 @@ HAZARDS: Final[tuple[tuple[str, str, Callable[[Subject], Answer] | Answer], ...]
             "them, and the operator has to say who is in the data",
         ),
     ),
-    ("4.1", "Questions come one after the other, without end", interactive),
-    ("4.2", "The trust that is assumed does not hold", trust),
-    ("4.3", "Randomness, floating point, side channels", implementation),
+    ("4.1", "Questions come one after the other, without end", _interactive),
+    ("4.2", "The trust that is assumed does not hold", _trust),
+    ("4.3", "Randomness, floating point, side channels", _implementation),
     (
         "4.4",
         "Data security fails",
@@ -290,7 +275,7 @@ HAZARDS: Final[tuple[tuple[str, str, Callable[[Subject], Answer] | Answer], ...]
         "More data are collected than needed",
         ("open", "whoever collected the data has to say whether fewer would have been enough"),
     ),
-    ("beside it", "The records themselves are made up", trusted_records),
+    ("beside it", "The records themselves are made up", _trusted_records),
 )
 
 
@@ -355,7 +340,7 @@ def unfinished_words(document: Mapping[str, Any], over: int) -> str:
 def report_warnings(subject: Subject) -> tuple[str, ...]:
     """Return the warnings of a report: of canaries, of hazards, and those that the run states."""
     # The most important hazard comes first.
-    warned = (large_epsilon, unit_of_privacy, other_releases, own_code, trusted_records)
+    warned = (_large_epsilon, _unit_of_privacy, _other_releases, _own_code, _trusted_records)
     answers = [answer(subject) for answer in warned]
     problems = {one.lifetime.problem for one in subject.budget.clients}
     found = (
