@@ -113,14 +113,14 @@ def page(
     yield from (f"- {name}: {why}" for name, why in left_out.items())
     yield ""
     have = {row.table: len(row.scores) for row in found}
-    short = [
-        f"{name} ({have.get(name, 0)} of {remark.seeds} seeds)"
-        for name, remark in remarks.items()
-        if have.get(name, 0) < remark.seeds
-    ]
+    short: dict[str, list[str]] = {}
+    for name, remark in remarks.items():
+        if have.get(name, 0) < remark.seeds:
+            short.setdefault(f"{have.get(name, 0)} of {remark.seeds}", []).append(name)
     if short:
-        yield "Not finished; `python benchmarks/paper_tables.py` goes on with, in its order:"
-        yield from (f"{', '.join(short)}.", "")
+        yield from ("Not finished; `python benchmarks/paper_tables.py` goes on:", "")
+        yield from (f"- {seeds} seeds: {', '.join(names)}." for seeds, names in short.items())
+        yield ""
 
 
 def _summary(rows: Sequence[Result]) -> tuple[str, ...]:
