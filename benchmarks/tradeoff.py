@@ -249,9 +249,9 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
     lines = [
         "# What accuracy an epsilon costs",
         "",
-        f"**Without a federation, {alone.arm} has {spread(list(alone.by_seed.values()))} percent**:",
-        "the best that a client alone can do. So no number here is a gain; the page shows what noise",
-        "costs.",
+        f"**{alone.arm.capitalize()} has {spread(list(alone.by_seed.values()))} percent**",
+        "without a federation: the best that a client alone can do. So no number here is a gain;",
+        "the page shows what noise costs.",
         "",
         "PromptFL on `homonyms`, 100 clients with sixteen images of any class each, five rounds,",
         "all clients in every round: `configs/tradeoff.yaml`. Mean ± standard deviation over",
