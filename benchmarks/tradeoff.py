@@ -249,8 +249,8 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
     lines = [
         "# What accuracy an epsilon costs",
         "",
-        f"**{alone.arm.capitalize()} has {spread(list(alone.by_seed.values()))} percent**, without",
-        "a federation: that is the best that a client alone can do. So no number here is a gain;",
+        f"**{alone.arm.capitalize()} has {spread(list(alone.by_seed.values()))} percent**",
+        "without a federation: the best that a client alone can do. So no number here is a gain;",
         "the page shows what noise costs.",
         "",
         "PromptFL on `homonyms`, 100 clients with sixteen images of any class each, five rounds,",
