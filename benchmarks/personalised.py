@@ -25,7 +25,7 @@ from platform.errors import ConfigError
 
 OUTPUT = RESULTS / "personalised.csv"
 EPSILON = 8.0
-NUMBERS = ("all", "own", "worth", "seconds", "refusal")
+NUMBERS = ("all", "own", "worth", "refusal")
 TRAINED = (
     *(*PROMPT[2:], "evaluation.every=20"),
     *("training.learning_rate=0.1", "privacy.clipping_norm=1.0"),
@@ -78,7 +78,7 @@ def measure(row: Row, folder: str) -> Row:
     fewer = sized([], ["task.clients=20"])
     more = [*overrides(row), *WAYS[row["way"]], "evaluation.worth_of_sharing=true", *fewer]
     try:
-        summary, seconds = summarise_run(CONFIG, more, folder)
+        summary, _ = summarise_run(CONFIG, more, folder)
     except ConfigError as error:
         if "is not admitted by" not in str(error):
             raise
@@ -88,7 +88,7 @@ def measure(row: Row, folder: str) -> Row:
         f"{100 * final['accuracy']['mean']:.2f}",
         f"{100 * final['protocol']['own']['mean']:.2f}",
         "" if worth is None else f"{100 * worth:.2f}",
-        *(f"{seconds:.1f}", ""),
+        "",
     )
     return {**row, **dict(zip(NUMBERS, values, strict=True))}
 
@@ -134,7 +134,7 @@ READING = (
     "A network whose head stays with the client learns the client's two classes and names no",
     "other, so it is right on *own* and wrong elsewhere. That its uploads matter little is what",
     "*worth of sharing* says: near zero, zeros would have done as well. `pm_moe` has no worth,",
-    "because its pool is made once.",
+    "because its pool is made once. A method without a row in a table was not measured there.",
 )
 
 
@@ -149,16 +149,18 @@ def _verdict(domain: str, cells: Sequence[Cell]) -> Iterator[str]:
     first = max(rivals, key=lambda cell: statistics.fmean(cell.own_gains))
     broad = max(rivals, key=lambda cell: statistics.fmean(cell.gains))
     release = next(cell for cell in cells if _name(cell) == SHARED[0])
-    won = [_name(cell) for cell in rivals if len(cell.own_gains) > 1 and _low(cell.own_gains) > 0]
-    yield f"- **{domain}**, {CLIENTS[domain]} clients: {', '.join(won) or 'no personalised method'}"
-    yield "  gains over a client alone on its own classes beyond chance. The best is"
+    won = [_name(cell) for cell in rivals if _low(cell.own_gains) > 0]
+    seeds = max(len(cell.own_gains) for cell in rivals)
+    yield f"- **{domain}**, {CLIENTS[domain]} clients, seeds: {seeds}."
+    yield f"  {', '.join(won) or 'No personalised method'}"
+    yield "  gains over a client alone on its own classes. The best is"
     yield f"  {_name(first)} with {_points(first.own_gains)} points. On all classes the best is"
     yield f"  {_name(broad)} with {_points(broad.gains)}, where class statistics, one release for"
     yield f"  all, has {_points(release.gains)}."
 
 
 def _low(gains: Sequence[float]) -> float:
-    return statistics.fmean(gains) - half_width(gains)
+    return statistics.fmean(gains) - (half_width(gains) if len(gains) > 1 else 0.0)
 
 
 def _shown(values: Sequence[float]) -> str:
