@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from _grid import Row
@@ -104,8 +104,13 @@ def _order(item: tuple[tuple[str, ...], object]) -> tuple[object, ...]:
     return domain != "mnist", list(CLASSES).index(kind), -float(epsilon), way
 
 
-def cells(runs: Sequence[Row], alones: Sequence[Row]) -> list[Row]:
-    """One row for each cell with at least three seeds, as `sotto advise` reads them."""
+def cells(
+    runs: Sequence[Row], alones: Sequence[Row], settings: Callable[[str], Sequence[str]]
+) -> list[Row]:
+    """One row for each cell with at least three seeds, as `sotto advise` reads them.
+
+    `settings` are the overrides of a way and its setting.
+    """
     rows = []
     for cell in found_cells(runs, alones):
         gains, own = cell.gains, cell.own_gains
@@ -127,10 +132,11 @@ def cells(runs: Sequence[Row], alones: Sequence[Row]) -> list[Row]:
         }
         shown = {name: f"{value:.1f}" for name, value in numbers.items()}
         source = {"source": "docs/results/handwriting.md"}
-        rows.append({**place, "way": cell.way, "seeds": len(gains), **shown, **source})
+        keys = {"settings": " | ".join(settings(cell.way))}
+        rows.append({**place, "way": cell.way, "seeds": len(gains), **shown, **source, **keys})
         alone = {name: shown["alone"] if name in ("all", "alone") else "" for name in shown}
         arm = {"way": f"alone: {cell.alone.arm}", "seeds": len(cell.alone.by_seed)}
-        rows.append({**place, **arm, **alone, **source})
+        rows.append({**place, **arm, **alone, **source, "settings": ""})
     return list({tuple(map(str, row.values())): row for row in rows}.values())
 
 

@@ -217,19 +217,30 @@ def _row(*values: object) -> Row:
     return dict(zip(KEY, map(str, values), strict=True))
 
 
+def overrides_of(way: str, setting: str) -> tuple[list[str], str]:
+    """The overrides of a way in a setting, and its head at home, if any."""
+    tuned, _, head = setting.partition("; ")
+    more = [*WAYS["FedAvg on pixels" if way in OF_PIXELS else way][tuned]]
+    if way in OF_PIXELS:
+        own = [override for override in more if not override.startswith("method.")]
+        more = [*own, *OF_PIXELS[way]]
+    return [*more, *([f"evaluation.at_home={head}"] if head else [])], head
+
+
+def told(way: str) -> list[str]:
+    """What `sotto advise` says to set, for a way as the page names it."""
+    name, _, setting = way.partition(": ")
+    found = [] if name == SUMS_OF_PIXELS else overrides_of(name, setting)[0]
+    return [override for override in found if "evaluation.every" not in override]
+
+
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers, in percent."""
     if row["way"] == SUMS_OF_PIXELS:
         found = class_sums(load_config(Path(CONFIG), pixel_overrides(row)), float(row["epsilon"]))
         none = {name: "" for name in ("own", "chose_own", "epsilon_peers", "seconds")}
         return {**row, "all": f"{found:.2f}", **none}
-    setting, _, head = row["setting"].partition("; ")
-    more = [*WAYS["FedAvg on pixels" if row["way"] in OF_PIXELS else row["way"]][setting]]
-    if row["way"] in OF_PIXELS:
-        own = [override for override in more if not override.startswith("method.")]
-        more = [*own, *OF_PIXELS[row["way"]]]
-    if head:
-        more.append(f"evaluation.at_home={head}")
+    more, head = overrides_of(row["way"], row["setting"])
     fewer = sized([], ["task.clients=20"])
     summary, seconds = summarise_run(CONFIG, [*overrides(row), *more, *fewer], folder)
     final = summary["final"]
@@ -323,7 +334,7 @@ def main() -> None:
         run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
     runs, alones = read_rows(OUTPUT), read_rows(ALONE)
     OUTPUT.with_suffix(".md").write_text("\n".join(page(runs, alones)), encoding="utf-8")
-    if found := cells(runs, alones):
+    if found := cells(runs, alones, told):
         write_rows(CELLS, found, ("data", "domain", "classes_each", "groups", "epsilon", "way"))
 
 

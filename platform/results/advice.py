@@ -82,6 +82,7 @@ class Row(Federation):
             `low` to `high`. None for arms of a client alone.
         own_gain: The same on the classes that a client holds. None if it was not measured.
         source: The page of results.
+        settings: What sets the way in a configuration, `KEY=VALUE` between bars.
     """
 
     data: str
@@ -97,6 +98,13 @@ class Row(Federation):
     own_low: float | None
     own_high: float | None
     source: str
+    settings: str | None = None
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The keys of a configuration that set the way, with their values."""
+        pairs = (one.split("=", 1) for one in (self.settings or "").split(" | ") if one)
+        return {key: yaml.safe_load(value) for key, value in pairs}
 
     def points(self, *, own: bool = False) -> str:
         """Return the gain with its interval; "-" if it was not measured."""
@@ -140,14 +148,6 @@ def measured(text: str | None = None) -> list[Row]:
     lines = csv.DictReader(text.splitlines())
     plain = [{key: value or None for key, value in line.items()} for line in lines]
     return TypeAdapter(list[Row]).validate_python(plain)
-
-
-def settings_of(way: str) -> dict[str, Any]:
-    """Return the keys of a configuration that set a measured way; none for another one."""
-    text = resources.files("platform.results").joinpath("ways.yaml").read_text("utf-8")
-    name, _, head = way.partition("; ")
-    found: dict[str, Any] = yaml.safe_load(text).get(name, {})
-    return {**found, "evaluation.at_home": head} if found and head else found
 
 
 def cells_of(rows: Iterable[Row]) -> list[list[Row]]:
@@ -212,7 +212,7 @@ def advise(asked: Asked, facts: MechanismFacts, rows: Sequence[Row]) -> Advice:
     use = best(cell) if supported else None
     return Advice(
         use=use,
-        settings={} if use is None else settings_of(use.way),
+        settings={} if use is None else use.keys,
         reason=None if supported else why,
         alone=best_arm(cell),
         own=own,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from scipy.stats import norm
 from typer.main import get_command
 
@@ -24,10 +22,7 @@ from platform.results.advice import (
     best_arm,
     cells_of,
     measured,
-    settings_of,
 )
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 HEAD = (
     "data,domain,clients,images,classes_each,groups,epsilon,way,seeds,all,alone,gain,low,high,"
@@ -164,26 +159,18 @@ def test_the_table_that_ships_is_whole():
             assert row.gain is None or row.low <= row.gain <= row.high
 
 
-def test_a_measured_way_has_the_keys_that_its_benchmark_sets(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    sets = {
-        f"{way}: {setting}": dict(text.split("=", 1) for text in texts)
-        for way, settings in importlib.import_module("handwriting").WAYS.items()
-        for setting, texts in settings.items()
-    }
+def test_every_measured_way_can_be_configured():
     for row in measured():
-        name, _, head = row.way.partition("; ")
-        if not head:
-            assert settings_of(row.way) == {}
-            continue
-        # How often it measures is not part of a way.
-        keys = {key: yaml.safe_load(v) for key, v in sets[name].items() if "every" not in key}
-        assert settings_of(row.way) == keys | {"evaluation.at_home": head}
-    for name, texts in sets.items():
-        known = settings_of(name)
-        assert {key: yaml.safe_load(texts[key]) for key in known} == known
-    for name in ("class statistics: text 0.1; select", "PromptFL: words, 0.1, C 1; shared"):
-        load_config(Path("handwriting"), [f"{k}={v}" for k, v in settings_of(name).items()])
+        assert bool(row.keys) == ("; " in row.way)
+    for text in {row.settings for row in measured() if row.settings}:
+        load_config(Path("handwriting"), text.split(" | "))
+
+
+def test_the_keys_of_a_way_by_hand():
+    row = replace(ROWS[0], settings="rounds=3 | method.context_init=a photo of a | task.model=null")
+    expected = {"rounds": 3, "method.context_init": "a photo of a", "task.model": None}
+    assert row.keys == expected
+    assert ROWS[0].keys == {}
 
 
 @pytest.fixture
