@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from _grid import Row
 from _scores import half_width, interval, provenance, spread
@@ -39,9 +39,9 @@ class Cell:
     Attributes:
         all: Accuracy on all classes, in percent.
         own: Accuracy on a client's own test images.
-        chose_own: Percent of clients that chose their own class means.
         alone: The best arm on all classes.
         alone_own: The best arm on a client's own test images; another one, perhaps.
+        chose_own: Percent of clients that chose their own class means.
     """
 
     domain: str
@@ -50,9 +50,9 @@ class Cell:
     way: str
     all: BySeed
     own: BySeed
-    chose_own: BySeed
     alone: Best
     alone_own: Best
+    chose_own: BySeed = field(default_factory=dict)
 
     @property
     def gains(self) -> list[float]:
@@ -91,11 +91,11 @@ def found_cells(runs: Sequence[Row], alones: Sequence[Row]) -> list[Cell]:
     found = []
     for (domain, kind, epsilon, way), rows in sorted(values.items(), key=_order):
         alone, own = (best_alone(alones, domain, kind, column) for column in ("all", "own"))
-        numbers = (
-            {row["seed"]: float(row[column]) for row in rows if row[column]}
+        everywhere, at_home, chosen = (
+            {row["seed"]: float(row[column]) for row in rows if row.get(column)}
             for column in ("all", "own", "chose_own")
         )
-        found.append(Cell(domain, kind, epsilon, way, *numbers, alone, own))
+        found.append(Cell(domain, kind, epsilon, way, everywhere, at_home, alone, own, chosen))
     return found
 
 
@@ -126,7 +126,7 @@ def cells(
             "own_high": own_middle + own_half,
         }
         place: Row = {
-            **{"data": f"handwriting/{cell.domain}", "domain": cell.domain},
+            **{"data": f"handwriting/{cell.domain}"},
             **{"clients": CLIENTS[cell.domain], "images": 16, "classes_each": CLASSES[cell.kind]},
             **{"groups": int(cell.kind == "four hands"), "epsilon": f"{float(cell.epsilon):g}"},
         }

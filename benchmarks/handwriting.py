@@ -335,7 +335,7 @@ def main() -> None:
     runs, alones = read_rows(OUTPUT), read_rows(ALONE)
     OUTPUT.with_suffix(".md").write_text("\n".join(page(runs, alones)), encoding="utf-8")
     if found := cells(runs, alones, told):
-        write_rows(CELLS, found, ("data", "domain", "classes_each", "groups", "epsilon", "way"))
+        write_rows(CELLS, found, ("data", "classes_each", "groups", "epsilon", "way"))
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ def measure(row: Row, folder: str) -> Row:
 
 def page(rows: Sequence[Row], alones: Sequence[Row]) -> Iterator[str]:
     """The page of results."""
-    found = found_cells([row for row in rows if not row["refusal"]], alones)
+    known = found_cells([row for row in rows if not row["refusal"]], alones)
+    found = [cell for cell in known if cell.own_gains]
     yield "# Personalised methods under privacy, beside a client alone at its best"
     yield ""
     for domain in CLIENTS:

@@ -109,7 +109,7 @@ def recomputed(cell: Cell, row: Row, folder: Path) -> float:
     """A cell's number for one seed."""
     # A federation sums over all clients; a client alone is one of the page's twenty.
     everybody = ["evaluation.measured_clients=null"] if "way" in row else []
-    settings = [*cell.overrides(row), *everybody, *sized([], ["task.clients=20"])]
+    settings = [*cell.overrides(row), *everybody, *sized([], alone.FEWER_CLIENTS)]
     clients = alone.load(load_config(Path(cell.config), settings), folder)
     text = clients.backbone.encode_texts([f"a photo of a {name}." for name in clients.classes])
     rows = text.double().numpy()

@@ -37,9 +37,7 @@ ALONE: Final = "alone: "
 """Before the name of an arm of a client alone, where else there is a method."""
 DELTA: Final = 1e-5
 """Of measured epsilons."""
-CELL: Final = attrgetter(
-    *("data", "domain", "clients", "images", "classes_each", "groups", "epsilon")
-)
+CELL: Final = attrgetter(*("data", "clients", "images", "classes_each", "groups", "epsilon"))
 """Gives what the rows of one cell have in common."""
 
 
@@ -86,7 +84,6 @@ class Row(Federation):
     """
 
     data: str
-    domain: str | None
     way: str
     seeds: int
     all: float

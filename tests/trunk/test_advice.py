@@ -25,21 +25,21 @@ from platform.results.advice import (
 )
 
 HEAD = (
-    "data,domain,clients,images,classes_each,groups,epsilon,way,seeds,all,alone,gain,low,high,"
+    "data,clients,images,classes_each,groups,epsilon,way,seeds,all,alone,gain,low,high,"
     "own_gain,own_low,own_high,source"
 )
 # At epsilon 8: a gain is not shown with 100 clients, and is with 200 and 400.
 ROWS = measured(
     f"""{HEAD}
-h/m,m,400,16,all,0,8,sums,10,78,70,8,5,11,,,,page
-h/m,m,100,16,all,0,8,sums,10,71,70,1,-1,3,-2,-3,-1,page
-h/m,m,100,16,all,0,8,alone: text,10,70,70,0,0,0,0,0,0,page
-h/m,m,200,16,all,0,8,sums,10,74,70,4,3,5,-2,-3,-1,page
-h/m,m,200,16,all,0,8,"sums, at_home: select",10,75,70,5,2,8,0.5,-0.5,1.5,page
-h/m,m,200,16,all,0,8,alone: words,10,69,70,,,,,,,page
-h/m,m,200,16,all,0,8,alone: text,10,70,70,,,,,,,page
-h/m,m,50,16,2,0,8,sums,10,60,50,10,8,12,,,,page
-h/m,m,300,16,all,1,8,experts,10,60,50,10,8,12,,,,page
+h/m,400,16,all,0,8,sums,10,78,70,8,5,11,,,,page
+h/m,100,16,all,0,8,sums,10,71,70,1,-1,3,-2,-3,-1,page
+h/m,100,16,all,0,8,alone: text,10,70,70,0,0,0,0,0,0,page
+h/m,200,16,all,0,8,sums,10,74,70,4,3,5,-2,-3,-1,page
+h/m,200,16,all,0,8,"sums, at_home: select",10,75,70,5,2,8,0.5,-0.5,1.5,page
+h/m,200,16,all,0,8,alone: words,10,69,70,,,,,,,page
+h/m,200,16,all,0,8,alone: text,10,70,70,,,,,,,page
+h/m,50,16,2,0,8,sums,10,60,50,10,8,12,,,,page
+h/m,300,16,all,1,8,experts,10,60,50,10,8,12,,,,page
 """
 )
 ASKED = Asked(
