@@ -307,9 +307,10 @@ def _arms(alones: Sequence[Row]) -> Iterator[str]:
     values: dict[tuple[str, ...], list[float]] = defaultdict(list)
     for row in alones:
         values[row["arm"], row["domain"], row["kind"]].append(float(row["all"]))
-    seeds = {len(each) for each in values.values()}
-    yield "Percent on all classes by twenty clients. CoOp and the network on pixels took one or"
-    yield f"three seeds, all others {max(seeds)}. What begins with *pooled* has all clients' images"
+    most = max(map(len, values.values()))
+    few = sorted({place[0] for place, each in values.items() if len(each) < most})
+    yield f"Percent on all classes by twenty clients, with {most} seeds; fewer have:"
+    yield f"{', '.join(few) or 'none'}. What begins with *pooled* has all clients' images"
     yield "and no privacy: the ceiling."
     yield ""
     yield f"| arm | {' | '.join(', '.join(place) for place in places)} |"
