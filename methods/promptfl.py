@@ -63,6 +63,8 @@ class WarmPromptFL(PromptMethod):
 
     warm_steps: int
     units = CLIENT_ONLY
+    # Not in the first round, so a server optimiser has nothing to take a step on.
+    averaged = frozenset()
 
     def shared_spec(self) -> Mapping[str, m.TensorSpec]:
         """Return the context and the sums, which leave in different rounds."""
