@@ -308,7 +308,7 @@ def _arms(alones: Sequence[Row]) -> Iterator[str]:
     for row in alones:
         values[row["arm"], row["domain"], row["kind"]].append(float(row["all"]))
     most = max(map(len, values.values()))
-    few = sorted({place[0] for place, each in values.items() if len(each) < most})
+    few = sorted({place[0].partition(",")[0] for place, each in values.items() if len(each) < most})
     yield f"Percent on all classes by twenty clients, with {most} seeds; fewer have:"
     yield f"{', '.join(few) or 'none'}. What begins with *pooled* has all clients' images"
     yield "and no privacy: the ceiling."

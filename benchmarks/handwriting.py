@@ -72,10 +72,21 @@ SMALL_NETWORK: Mapping[str, str] = {
 }
 """A network of few numbers, as noise falls on each of them."""
 PIXELS = ("task.model=null", "evaluation.every=20")
-FEDAVG = (
-    *(*PIXELS, "method.name=fedavg"),
-    *(f"method.{name}={value}" for name, value in SMALL_NETWORK.items()),
-)
+OF_PIXELS: Mapping[str, Sequence[str]] = {
+    **{
+        way: (
+            *(*PIXELS, f"method.name={method}"),
+            *(f"method.{name}={value}" for name, value in SMALL_NETWORK.items()),
+        )
+        for way, method in (("FedAvg on pixels", "fedavg"), ("FedPer", "fedper"))
+    },
+    "PM-MoE": (
+        *(*PIXELS, "method.name=pm_moe", "method.base=fedper"),
+        *(f"method.base_options.{name}={value}" for name, value in SMALL_NETWORK.items()),
+        *("method.gate_rounds=2", "method.top_k=10"),
+    ),
+}
+"""Methods on one small network; all train as tuning chose for FedAvg."""
 WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
     "class statistics": {
         "text 0.1": (*STATISTICS, "method.text_weight=0.1"),
@@ -127,7 +138,7 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
     "FedAvg on pixels": {
         f"{rounds} rounds, {steps} steps, {rate}, C {norm}": (
-            *(*FEDAVG, f"rounds={rounds}", f"training.local_steps={steps}"),
+            *(f"rounds={rounds}", f"training.local_steps={steps}"),
             *(f"training.learning_rate={rate}", f"privacy.clipping_norm={norm}"),
         )
         for rounds, steps, rate, norm in (
@@ -137,23 +148,11 @@ WAYS: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 """Settings that tuning tries; each way has the same number."""
-OF_PIXELS: Mapping[str, Sequence[str]] = {
-    "FedPer": (
-        *(*PIXELS, "method.name=fedper"),
-        *(f"method.{name}={value}" for name, value in SMALL_NETWORK.items()),
-    ),
-    "PM-MoE": (
-        *(*PIXELS, "method.name=pm_moe", "method.base=fedper"),
-        *(f"method.base_options.{name}={value}" for name, value in SMALL_NETWORK.items()),
-        *("method.gate_rounds=2", "method.top_k=10"),
-    ),
-}
-"""Personalised methods on the same network, with what tuning chose for FedAvg."""
 SUMS_OF_PIXELS = "class sums on pixels"
 CHEAP = ("class statistics", "refined head")
 """Ways with every data set, kind and seed; the others have MNIST, iid and two classes, the shared
 head and the first three seeds."""
-EVERY_WAY = (*WAYS, *OF_PIXELS, SUMS_OF_PIXELS)
+EVERY_WAY = tuple(dict.fromkeys((*WAYS, *OF_PIXELS, SUMS_OF_PIXELS)))
 HEADS = ("shared", "select")
 """Heads of clients at home (`evaluation.at_home`) in the final runs."""
 
@@ -165,7 +164,7 @@ def overrides(row: Row) -> list[str]:
         *(f"seed={row['seed']}", *KINDS[row["kind"]]),
         f"task.dataset=handwriting{'_tuning' if is_tuning else ''}",
         f"task.domains=[{domain}]",
-        f"task.clients={(TUNED_CLIENTS if is_tuning else CLIENTS)[domain]}",
+        f"task.clients={sized((TUNED_CLIENTS if is_tuning else CLIENTS)[domain], 20)}",
         f"evaluation.measured_clients={MEASURED}",
         # The coordinator adds as much noise as clients would, in a tenth of the time.
         *("privacy.mechanism=central_noise", "secure_aggregation.enabled=false"),
@@ -220,10 +219,7 @@ def _row(*values: object) -> Row:
 def overrides_of(way: str, setting: str) -> tuple[list[str], str]:
     """The overrides of a way in a setting, and its head at home, if any."""
     tuned, _, head = setting.partition("; ")
-    more = [*WAYS["FedAvg on pixels" if way in OF_PIXELS else way][tuned]]
-    if way in OF_PIXELS:
-        own = [override for override in more if not override.startswith("method.")]
-        more = [*own, *OF_PIXELS[way]]
+    more = [*OF_PIXELS.get(way, ()), *WAYS["FedAvg on pixels" if way in OF_PIXELS else way][tuned]]
     return [*more, *([f"evaluation.at_home={head}"] if head else [])], head
 
 
@@ -241,8 +237,7 @@ def measure(row: Row, folder: str) -> Row:
         none = {name: "" for name in ("own", "chose_own", "epsilon_peers", "seconds")}
         return {**row, "all": f"{found:.2f}", **none}
     more, head = overrides_of(row["way"], row["setting"])
-    fewer = sized([], ["task.clients=20"])
-    summary, seconds = summarise_run(CONFIG, [*overrides(row), *more, *fewer], folder)
+    summary, seconds = summarise_run(CONFIG, [*overrides(row), *more], folder)
     final = summary["final"]
     chose_own = final["expert_weights"][0] if head == "select" else None
     return {
@@ -256,9 +251,8 @@ def measure(row: Row, folder: str) -> Row:
 
 
 def pixel_overrides(row: Row) -> list[str]:
-    """The overrides of a run on pixels; the smallest has few clients."""
-    fewer = sized([], ["task.clients=20"])
-    return [*overrides(row), *fewer, "task.model=null", "method.name=fedavg"]
+    """The overrides of what reads pixels without a run."""
+    return [*overrides(row), "task.model=null", "method.name=fedavg"]
 
 
 def measure_ceiling(seeds: Sequence[int]) -> None:
@@ -290,8 +284,7 @@ def measure_alone(seeds: Sequence[int], prompts: Sequence[int], jobs: int) -> No
             for kind in KINDS:
                 row = _row("final", domain, kind, "", "", 8.0, seed)
                 if key_of(row, ALONE_KEY[:-1]) not in known:
-                    fewer = sized([], ["task.clients=20"])
-                    common = ["evaluation.protocol=all_classes", *overrides(row), *fewer]
+                    common = ["evaluation.protocol=all_classes", *overrides(row)]
                     settings.append(
                         {
                             **{"config": CONFIG, "kind": f"{domain}/{kind}", "seed": seed},

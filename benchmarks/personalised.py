@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -75,8 +76,7 @@ def wanted(domains: Sequence[str], seeds: Sequence[int]) -> Iterator[Row]:
 
 def measure(row: Row, folder: str) -> Row:
     """One run's numbers in percent and points, or why the mechanism refuses the method."""
-    fewer = sized([], ["task.clients=20"])
-    more = [*overrides(row), *WAYS[row["way"]], "evaluation.worth_of_sharing=true", *fewer]
+    more = [*overrides(row), *WAYS[row["way"]], "evaluation.worth_of_sharing=true"]
     try:
         summary, _ = summarise_run(CONFIG, more, folder)
     except ConfigError as error:
@@ -152,12 +152,14 @@ def _verdict(domain: str, cells: Sequence[Cell]) -> Iterator[str]:
     release = next(cell for cell in cells if _name(cell) == SHARED[0])
     won = [_name(cell) for cell in rivals if _low(cell.own_gains) > 0]
     seeds = max(len(cell.own_gains) for cell in rivals)
-    yield f"- **{domain}**, {CLIENTS[domain]} clients, seeds: {seeds}."
-    yield f"  {', '.join(won) or 'No personalised method'}"
-    yield "  gains over a client alone on its own classes. The best is"
-    yield f"  {_name(first)} with {_points(first.own_gains)} points. On all classes the best is"
-    yield f"  {_name(broad)} with {_points(broad.gains)}, where class statistics, one release for"
-    yield f"  all, has {_points(release.gains)}."
+    said = (
+        f"**{domain}**, {CLIENTS[domain]} clients, seeds: {seeds}. "
+        f"{', '.join(won) or 'No personalised method'} gains over a client alone on its own "
+        f"classes. The best is {_name(first)} with {_points(first.own_gains)} points. On all "
+        f"classes the best is {_name(broad)} with {_points(broad.gains)}, where class statistics, "
+        f"one release for all, has {_points(release.gains)}."
+    )
+    yield from textwrap.wrap(said, 88, initial_indent="- ", subsequent_indent="  ")
 
 
 def _low(gains: Sequence[float]) -> float:
