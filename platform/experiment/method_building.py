@@ -123,20 +123,7 @@ def build_method(
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in options_of(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     if source is not None and privacy.per_sample_clipping_norm is not None:
-        rng, model = np.random.default_rng(0), task.backbone
-        side = method.pixel_size or (8 if model is None else model.image_size)
-        drawn: Any = rng.integers(0, 256, (3, side, side, 3), np.uint8)
-        if "text" in method.needs:
-            drawn = ("one", "two words", "and three words")
-        arrays = prepared_batch(method, drawn, plain_encoders(model, method.pixel_size))
-        known = {"labels": np.arange(3) % len(task.classes), "domains": np.zeros(3, np.int64)}
-        view = ClientView(
-            method.broadcast(method.init_server(rng)), (), method.init_client(rng, rng)
-        )
-        trainer = _SingleExamples(
-            TrainingPlan(local_steps=1, batch_size=3, learning_rate=0.1), device=task.device
-        )
-        method.client_update(view, Examples({**arrays, **known}), trainer, rng)
+        _try_single_examples(method, task)
     return method
 
 
@@ -157,6 +144,22 @@ class _SingleExamples(LocalTrainer):
                 "batch; valid: a loss of its own example, or a mechanism that clips uploads alone"
             )
         return dict(parameters)
+
+
+def _try_single_examples(method: Method, task: Task) -> None:
+    """Train once on drawn examples: the refusal says nothing of data, and comes before a charge."""
+    rng, model = np.random.default_rng(0), task.backbone
+    side = method.pixel_size or (8 if model is None else model.image_size)
+    drawn: Any = rng.integers(0, 256, (3, side, side, 3), np.uint8)
+    if "text" in method.needs:
+        drawn = ("one", "two words", "and three words")
+    arrays = prepared_batch(method, drawn, plain_encoders(model, method.pixel_size))
+    known = {"labels": np.arange(3) % len(task.classes), "domains": np.zeros(3, np.int64)}
+    view = ClientView(method.broadcast(method.init_server(rng)), (), method.init_client(rng, rng))
+    trainer = _SingleExamples(
+        TrainingPlan(local_steps=1, batch_size=3, learning_rate=0.1), device=task.device
+    )
+    method.client_update(view, Examples({**arrays, **known}), trainer, rng)
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:

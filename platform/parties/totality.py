@@ -180,18 +180,7 @@ def work(local: LocalRound, remember: Remember) -> Ready:
         return done
     if local.protection.training is None:
         with suppress(Exception):
-            profile, method = local.profile, local.profile.method
-            state = method.init_server(stream(profile.randomness.initialisation, "server"))
-            broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
-            expert = {} if policy is None else entry_base(broadcast, policy.spec)
-            _work(
-                replace(
-                    local,
-                    broadcast=broadcast,
-                    experts=(expert,) * len(local.experts),
-                    state=PersonalState(first_state(profile), ()),
-                )
-            )
+            _work(_on_known_ground(local))
     return Ready(
         local.protection.prepare_nothing(local.broadcast, local.noise, local.noise_state),
         encode_arrays(local.state.personal),
@@ -291,6 +280,20 @@ def _work(local: LocalRound) -> Ready:
     )
     # Encoded here, so that a personal part with NaN fails no later than an update with NaN.
     return Ready(prepared, encode_arrays(result.personal), encode_experts(local.experts))
+
+
+def _on_known_ground(local: LocalRound) -> LocalRound:
+    """Return the same round with arrays that no coordinator chose."""
+    profile, method = local.profile, local.profile.method
+    state = method.init_server(stream(profile.randomness.initialisation, "server"))
+    broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
+    expert = {} if policy is None else entry_base(broadcast, policy.spec)
+    return replace(
+        local,
+        broadcast=broadcast,
+        experts=(expert,) * len(local.experts),
+        state=PersonalState(first_state(profile), ()),
+    )
 
 
 def _hides_in_round(profile: ClientProfile, protection: Protection, error: Exception) -> bool:
