@@ -82,6 +82,8 @@ LIST: Final = (
     " FROM batches JOIN rows ON id = batch GROUP BY kind, model, fingerprint, shape, row_bytes"
     " ORDER BY model, fingerprint, kind"
 )
+DRIVER_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""The driver fails to decode a message of SQLite that quotes damaged text."""
 NOT_DAMAGE: Final = (
     *(sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR),
     *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_PROTOCOL),
@@ -105,19 +107,23 @@ class CacheDatabase:
         try:
             try:
                 return self._tried(work)
-            except sqlite3.Error as error:
+            except DRIVER_ERRORS as error:
                 if not self._is_damage(error):
                     raise
-            self.close()
-            with alone_in(self.folder):
-                remove_database(self.path)
+            self.remove()
             return self._tried(work)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *DRIVER_ERRORS) as error:
             raise self.failure(error) from error
 
     def ask(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return the rows of a statement."""
         return self.run(lambda connection: connection.execute(statement, values).fetchall())
+
+    def remove(self) -> None:
+        """Remove the file; another process that has it open goes on with it, and keeps nothing."""
+        self.close()
+        with alone_in(self.folder):
+            remove_database(self.path)
 
     def close(self) -> None:
         """Close the file if it is open."""
@@ -125,7 +131,7 @@ class CacheDatabase:
             self._connection.close()
             self._connection = None
 
-    def failure(self, error: OSError | sqlite3.Error) -> ConfigError:
+    def failure(self, error: Exception) -> ConfigError:
         """Return the sentence for the user; SQLite's own messages never contain values."""
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return ConfigError(
@@ -156,8 +162,8 @@ class CacheDatabase:
                 raise
             return connection
 
-    def _is_damage(self, error: sqlite3.Error) -> bool:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    def _is_damage(self, error: Exception) -> bool:
+        code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
         if code == sqlite3.SQLITE_READONLY:
             # A single bit of the header says so too.
             return os.access(self.path, os.W_OK) and os.access(self.folder, os.W_OK)
@@ -311,19 +317,27 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
             f"--storage: the cache folder {str(path)!r} is a link, and nothing behind it is "
             "removed; valid is a folder of its own"
         )
-    found, database = cached_rows(path), CacheDatabase(path)
+    database = CacheDatabase(path)
+    try:
+        found = cached_rows(path)
+    except ConfigError:
+        if model is not None:
+            raise
+        # A full disk has no room for the log, but the files can be removed.
+        found = []
     chosen = [one for one in found if model is None or one.is_of(model)]
     if model is not None and not chosen:
         valid = ", ".join(sorted({one.model for one in found})) or "none, the cache is empty"
         raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {valid}")
-    if database.path.exists():
-        with closing(database):
-            for one in chosen:
-                statement = "DELETE FROM batches WHERE model = ? AND fingerprint = ?"
-                database.ask(statement, one.model, one.fingerprint)
-            # So that rows whose description is damaged go too.
-            for statement in ("DELETE FROM rows", "DELETE FROM batches") if model is None else ():
-                database.ask(statement)
+    with closing(database):
+        for one in chosen if model is not None else ():
+            statement = "DELETE FROM batches WHERE model = ? AND fingerprint = ?"
+            database.ask(statement, one.model, one.fingerprint)
             # The log still has old pages.
             database.ask("PRAGMA wal_checkpoint(TRUNCATE)")
+    if model is None and path.exists():
+        try:
+            database.remove()
+        except OSError as error:
+            raise database.failure(error) from error
     return sum(one.images for one in chosen), sum(one.num_bytes for one in chosen)

@@ -62,9 +62,7 @@ def test_clear_removes_everything_that_is_the_caches(sotto: Command, place: Stor
     assert cached(place) == [("alpha", "features", 40), ("beta", "features", 40)]
     answer = sotto("cache", "clear", "--all", "--storage", place.url)
     assert answer.code == 0 and "80 images" in answer.out
-    assert mine.exists() and cached(place) == []
-    with closing(sqlite3.connect(place.folder / "cache" / "rows.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM rows").fetchall() == [(0,)]
+    assert list((place.folder / "cache").iterdir()) == [mine]
 
 
 def test_a_link_is_not_followed(sotto: Command, place: Storage) -> None:
