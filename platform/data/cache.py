@@ -274,7 +274,7 @@ def row_digest(name: bytes, dtype: object, shape: object, row: bytes) -> bytes:
     return hasher.digest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CachedRows:
     """The cached rows of one kind and model; `num_bytes` is a little less than they take."""
 
@@ -296,14 +296,19 @@ def cached_rows(path: Path) -> list[CachedRows]:
     database, found = CacheDatabase(path), []
     if database.path.exists():
         with closing(database):
-            for *texts, shape, images, size, used in database.ask(LIST):
+            for kind, model, fingerprint, shape, images, size, used in database.ask(LIST):
                 # A damaged description is not shown.
                 with suppress(TypeError, ValueError, OverflowError):
-                    kind, model, fingerprint = map(str, texts)
-                    row_shape, last = parsed(shape), datetime.fromtimestamp(used, UTC)
-                    found.append(
-                        CachedRows(kind, model, fingerprint, row_shape, images, size, last)
+                    one = CachedRows(
+                        kind=str(kind),
+                        model=str(model),
+                        fingerprint=str(fingerprint),
+                        row_shape=parsed(shape),
+                        images=images,
+                        num_bytes=size,
+                        last_used=datetime.fromtimestamp(used, UTC),
                     )
+                    found.append(one)
     return found
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sqlite3
 import tracemalloc
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -526,3 +526,20 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, hinder, r
         encoder.seen.clear()
         get(encoder, pictures(40), cache)
         assert encoder.seen == []
+
+
+def test_all_is_cleared_also_where_the_database_cannot_be_opened(tmp_path, monkeypatch):
+    """A full disk has no room for its log."""
+    cache = cache_of(tmp_path)
+    get(CountingEncoder(), pictures(40), cache)
+    error = sqlite3.OperationalError("full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cache_module.sqlite3, "connect", fail)
+    for model, left in (("fake", [database(cache)]), (None, [])):
+        with pytest.raises(ConfigError) if model else nullcontext():
+            clear(cache.path, model)
+        assert list(cache.path.iterdir()) == left
