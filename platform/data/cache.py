@@ -4,8 +4,9 @@ A row is found by its name, the SHA-256 of its image and of everything that comp
 shows that a disk or a cable has changed it: such a row counts as missing, and the next one of that
 name replaces it. A database that SQLite cannot read is removed, and an empty one takes its place.
 
-Rows come in batches, each written in one transaction. Those used longest ago go first. A deleted
-row leaves the file, which becomes smaller, and its bytes stay nowhere in it.
+Rows come in batches, each written in one transaction. Those used longest ago go first. The file
+shrinks with them. SQLite may leave copies of single rows in unused parts of its pages, which only
+the removal of the file removes.
 
 Processes open and remove the database under the lock of its folder. SQLite finds a log by its name,
 so a process that opened one file and then the log of the next would mix the two. A process that had
@@ -184,12 +185,12 @@ def cache_folder(config: RunConfig) -> CacheFolder:
     return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 
-class Shelf:
+class Shelf(CacheDatabase):
     """Looks up and adds the rows of one kind that one computation makes of images."""
 
     def __init__(self, cache: CacheFolder, kind: Kind, computation: Sequence[str]) -> None:
         """Take everything that a row depends on, first the model's name and fingerprint."""
-        self._database = CacheDatabase(cache.path)
+        super().__init__(cache.path)
         self._limit = cache.limit
         self._about = (kind, *computation[:2])
         self._key = hashlib.sha256("\0".join((kind, *computation)).encode()).digest()
@@ -199,7 +200,7 @@ class Shelf:
     def find(self, image: bytes) -> NDArray[Any] | None:
         """Return the row of the image with this digest, read-only; None if there is none."""
         name = hashlib.sha256(self._key + image).digest()
-        for batch, dtype, shape, digest, row in self._database.ask(FIND, name):
+        for batch, dtype, shape, digest, row in self.ask(FIND, name):
             if isinstance(row, bytes) and digest == row_digest(name, dtype, shape, row):
                 self._used.add(batch)
                 return np.frombuffer(row, dtype).reshape(parsed(shape))
@@ -220,7 +221,7 @@ class Shelf:
                 statement = "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)"
                 connection.execute(statement, (name, batch, digest, data))
 
-        self._database.run(work)
+        self.run(work)
         self._has_new = True
 
     def room(self, count: int, row: NDArray[Any]) -> NDArray[Any]:
@@ -229,12 +230,12 @@ class Shelf:
         if count * row.nbytes <= MEMORY_BYTES:
             return np.empty(shape, row.dtype)
         try:
-            with tempfile.TemporaryFile(dir=self._database.folder) as file:
+            with tempfile.TemporaryFile(dir=self.folder) as file:
                 # Else writing to a full disk would kill the process.
                 os.posix_fallocate(file.fileno(), 0, count * row.nbytes)
                 return np.memmap(file, row.dtype, "r+", shape=shape)
         except OSError as error:
-            raise self._database.failure(error) from error
+            raise self.failure(error) from error
 
     def settle(self) -> None:
         """Note which rows were used; if any is new, remove those used longest ago until all fit."""
@@ -250,11 +251,7 @@ class Shelf:
                     break
                 connection.execute("DELETE FROM batches WHERE id = ?", batch)
 
-        self._database.run(work)
-
-    def close(self) -> None:
-        """Close the database."""
-        self._database.close()
+        self.run(work)
 
 
 @lru_cache
