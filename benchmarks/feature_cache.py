@@ -5,7 +5,7 @@
 The weights are random and the pictures are drawn, with mixed sizes like photographs, because
 neither changes the cost of encoding. Each step runs in its own process. Its peak of resident memory
 includes everything in the process: torch, the model, the pictures and the rows, also those of
-mapped files. "all rows" then reads every row once in the blocks in which a method prepares them.
+a mapped file. "all rows" then reads every row once in the blocks in which a method prepares them.
 The table goes to stdout as Markdown.
 """
 

@@ -70,7 +70,7 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
             if path.exists():
                 return
             # A process that was killed in here may have left a file.
-            _remove(part)
+            remove_database(part)
             try:
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 build(part)
@@ -83,7 +83,7 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
                 part.rename(path)
                 sync_folder(path.parent)
             finally:
-                _remove(part)
+                remove_database(part)
     except OSError as error:
         kind = StorageFull if error.errno in _UNWRITABLE else StorageError
         raise kind(f"database {path} cannot be created: {error.strerror}") from error
@@ -196,6 +196,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _remove(path: Path) -> None:
+def remove_database(path: Path) -> None:
+    """Remove a database and what SQLite keeps beside it, as far as they exist."""
     for ending in _BESIDE:
         beside(path, ending).unlink(missing_ok=True)

@@ -260,32 +260,30 @@ SHORT = 12
 
 def list_command(storage: str, *, as_json: bool) -> None:
     """Show the cached rows, by model and kind."""
-    found: list[dict[str, Any]] = []
-    for holding in cached_rows(database_file(storage).parent / "cache"):
-        about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
-        found.append(
-            {
-                "model": None if about is None else about.model,
-                "fingerprint": None if about is None else about.fingerprint,
-                "kind": holding.kind,
-                "row_shape": None if about is None else list(about.row_shape),
-                "images": holding.images,
-                "bytes": holding.num_bytes,
-                "last_used": f"{used:%Y-%m-%dT%H:%M:%SZ}" if holding.images else None,
-            }
-        )
+    found: list[dict[str, Any]] = [
+        {
+            "model": holding.model,
+            "fingerprint": holding.fingerprint,
+            "kind": holding.kind,
+            "row_shape": list(holding.row_shape),
+            "images": holding.images,
+            "bytes": holding.num_bytes,
+            "last_used": f"{holding.last_used:%Y-%m-%dT%H:%M:%SZ}",
+        }
+        for holding in cached_rows(database_file(storage).parent / "cache")
+    ]
     if not found:
         answer([], f"nothing is cached beside {storage}", as_json=as_json)
         return
     rows = [
         (
-            row["model"] or "unknown",
-            (row["fingerprint"] or "-")[:SHORT],
+            row["model"],
+            row["fingerprint"][:SHORT] or "-",
             row["kind"],
-            "-" if row["row_shape"] is None else " x ".join(map(str, row["row_shape"])),
+            " x ".join(map(str, row["row_shape"])),
             row["images"],
             size(row["bytes"]),
-            row["last_used"] or "-",
+            row["last_used"],
         )
         for row in found
     ]

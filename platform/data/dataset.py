@@ -342,53 +342,6 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class GatheredRows:
-    """Rows that are spread over several arrays.
-
-    Attributes:
-        parts: The arrays, alike in dtype and in shape but for their lengths.
-        part_of: Index of the array with row i, (n,).
-        place_of: Place of row i in that array, (n,).
-    """
-
-    parts: Sequence[NDArray[Any]]
-    part_of: Indices
-    place_of: Indices
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Length along each axis."""
-        return (len(self), *self.parts[0].shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return self.parts[0].dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all rows together."""
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.part_of)
-
-    def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
-        """Return a new array of these rows; of a slice of adjacent rows a read-only view."""
-        parts, places = self.part_of[rows], self.place_of[rows]
-        chosen = np.unique(parts)
-        if isinstance(rows, slice) and len(chosen) == 1 and bool((np.diff(places) == 1).all()):
-            view: NDArray[Any] = self.parts[chosen[0]][places[0] : places[-1] + 1]
-            return view
-        made = np.empty((len(parts), *self.shape[1:]), self.dtype)
-        for part in chosen:
-            here = np.flatnonzero(parts == part)
-            made[here] = self.parts[part][places[here]]
-        return made
-
-
-@dataclass(frozen=True, eq=False)
 class MadeRows:
     """Rows that are made when they are asked for, as if they were an array (n, ...).
 

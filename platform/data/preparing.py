@@ -7,21 +7,18 @@ Texts stay as they are. Encoders take images of any size.
 A frozen image tower computes rows once per image and model, and the cache keeps them on disk. It
 finds a row by the digest of its image, among the rows of one kind, model, transform, device and
 versions of the libraries. After a change of any of these no stale row is found, and runs that share
-images share the work. Images are read one by one, encoded in small batches and written every
-few batches: neither the images nor their rows need fit into the memory, and an interrupted
-encoding goes on from the last written batch.
+images share the work. Images are read one by one, encoded and written in small batches: neither the
+images nor their rows need fit into the memory, and an interrupted encoding goes on from the last
+batch.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import math
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.metadata import version
@@ -33,16 +30,7 @@ from numpy.typing import NDArray
 from methods import Arrays, Method, MethodError
 from methods.plugins import Plugins
 from platform.config import ModelConfig
-from platform.data.cache import (
-    KINDS,
-    About,
-    CacheFolder,
-    Kind,
-    Shelf,
-    evict,
-    remove_leftovers,
-    write_about,
-)
+from platform.data.cache import KINDS, CacheFolder, Kind, Shelf
 from platform.data.dataset import (
     DECODING_VERSION,
     ImageFiles,
@@ -66,7 +54,6 @@ FEWEST: Final = 32
 on whether the matrix has a handful of rows or more, and chance decides which other images are new.
 """
 GIB: Final = 2**30
-LEFTOVER_SECONDS: Final = 86_400.0
 LIBRARIES: Final = ("torch", "torchvision", "open_clip_torch", "pillow")
 """Libraries whose versions may change the bits of a row."""
 
@@ -79,32 +66,29 @@ def cached_rows(
     *,
     kind: Kind = "features",
     progress: Progress | None = None,
-) -> Rows:
+) -> NDArray[Any]:
     """Return features, tokens or fitted pixels of images, from the cache as far as it has them.
 
     Row i is of image `rows[i]`, and read-only. `progress` takes the number of images that are done,
     and of all.
     """
     tell = progress or (lambda done, total: None)
-    folder = cache.model_folder(kind, computation(encoder))
-    with _one_sentence(cache, "read"):
-        remove_leftovers(folder, time.time() - LEFTOVER_SECONDS)
-        shelf = Shelf(folder)
-    about: About | None = None
+    total, is_sized = len(rows), False
+    result: NDArray[Any] | None = None
     digests: list[bytes] = []
+    places: dict[bytes, int] = {}
     # Images that are read, at the model's size, and not encoded yet.
     fitted: dict[bytes, NDArray[np.uint8]] = {}
-    total = len(rows)
 
-    def save() -> None:
-        if about is not None:
-            with _one_sentence(cache, "written to"):
-                shelf.save()
-                write_about(folder, about)
+    def put(digest: bytes, made: NDArray[Any]) -> None:
+        nonlocal result
+        if result is None:
+            result = shelf.room(total, made)
+        result[places[digest]] = made
 
     # The first batch of a large model takes a while.
     tell(0, total)
-    try:
+    with closing(Shelf(cache, kind, computation(encoder))) as shelf:
         for done, row in enumerate(rows.tolist(), start=1):
             if isinstance(images, ImageFiles):
                 # A file is read once for both its digest and its pixels.
@@ -113,42 +97,39 @@ def cached_rows(
             else:
                 (digest,) = image_digests(images, np.array([row]))
             digests.append(digest)
-            if digest not in fitted and not shelf.has(digest):
-                if isinstance(images, ImageFiles):
-                    picture = decode(data, images.paths[row])
+            if digest not in places:
+                places[digest] = done - 1
+                found = shelf.find(digest)
+                if found is not None:
+                    put(digest, found)
                 else:
-                    picture = np.asarray(images[np.array([row])])[0]
-                fitted[digest] = encoder.fit(picture[None])[0]
+                    if isinstance(images, ImageFiles):
+                        picture = decode(data, images.paths[row])
+                    else:
+                        picture = np.asarray(images[np.array([row])])[0]
+                    fitted[digest] = encoder.fit(picture[None])[0]
             if done % BATCH and done < total:
                 continue
             while fitted and (done == total or len(fitted) >= BATCH):
                 batch = list(fitted)[:BATCH]
                 made = encode(encoder, np.stack([fitted[digest] for digest in batch]), kind)
-                if about is None:
+                if not is_sized:
                     # Refused as soon as a row's size is known, and not hours later.
                     _require_room(cache, kind, made[0].nbytes, (images, rows, digests))
-                    about = About(encoder.name, encoder.fingerprint, kind, made.shape[1:])
+                    is_sized = True
                 shelf.add(batch, made)
-                if shelf.is_full:
-                    save()
-                for digest in batch:
+                for digest, made_row in zip(batch, made, strict=True):
+                    put(digest, made_row)
                     del fitted[digest]
             tell(done - len(fitted), total)
-    except BaseException:
-        # Encoded rows are saved also after an error or an interrupt. The user must see the first
-        # error, and not an error of saving.
-        with suppress(ConfigError):
-            save()
-        raise
-    save()
-    for segment in shelf.used:
-        # Another process may have removed it, or the folder may be read-only.
-        with suppress(OSError):
-            os.utime(segment.digests_path)
-    if about is not None:
-        with _one_sentence(cache, "read"):
-            evict(cache, set(shelf.used))
-    return shelf.rows(digests)
+        shelf.settle()
+    if result is None:
+        raise ValueError("no images to encode")
+    for place, digest in enumerate(digests):
+        if places[digest] != place:
+            result[place] = result[places[digest]]
+    result.flags.writeable = False
+    return result
 
 
 def _require_room(
@@ -187,21 +168,6 @@ def computation(fitter: Backbone | Squares) -> tuple[str, ...]:
     device = fitter.device.partition(":")[0]
     ours = f"decoding {DECODING_VERSION}"
     return (fitter.name, fitter.fingerprint, fitter.transform_digest, device, ours, *libraries)
-
-
-@contextmanager
-def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        valid = "a folder of this user, on a disk with room"
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            valid = "a higher limit of open files (ulimit -n), or a cache that is cleared"
-        raise ConfigError(
-            f"storage.url: its cache folder {str(cache.path)!r} cannot be {what} ({reason}); valid "
-            f"is {valid}"
-        ) from error
 
 
 Encoders = Callable[[Kind, Images, Indices], Rows]

@@ -210,7 +210,7 @@ class _Held:
 
     def select(self, rows: Indices) -> Examples:
         """Return the examples of these rows of the split."""
-        # Indexing copies the rows out of the memory-mapped cache, which all clients share.
+        # Indexing copies the rows out of those that all clients share.
         positions = np.searchsorted(self.rows, rows)
         return Examples({name: np.asarray(array[positions]) for name, array in self.arrays.items()})
 

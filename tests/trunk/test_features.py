@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import time
+import sqlite3
 import tracemalloc
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,10 +23,11 @@ from methods.clip.adapter import load_backbone
 from platform.config.sections import ModelConfig
 from platform.data import cache as cache_module
 from platform.data import preparing
-from platform.data.cache import cached_rows, find_segments
+from platform.data.cache import cached_rows, clear
 from platform.data.preparing import BATCH, FEWEST, Squares, frozen_model
 from platform.errors import ConfigError
-from tests._forking import forked
+from storage.files import alone_in, remove_database
+from tests._forking import ended, forked, started
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 from tests.trunk._runs import slow
 
@@ -45,10 +48,10 @@ def test_rows_are_what_the_encoder_makes(tmp_path, kind, source):
 def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
     for most in (2**20, 0):
         monkeypatch.setattr(cache_module, "MEMORY_BYTES", most)
-        # Once where they lie one after another, once where they are gathered.
-        for chosen in (range(40), [3, 3, *range(38)]):
-            rows = get(CountingEncoder(), pictures(40), cache_of(tmp_path), chosen)
-            assert most == 0 or not rows[:5].flags.writeable
+        # Once encoded, once found; once in memory, once in a file.
+        for _ in range(2):
+            rows = get(CountingEncoder(), pictures(40), cache_of(tmp_path), [3, 3, *range(38)])
+            assert not rows[:5].flags.writeable
         assert rows[np.arange(5)].flags.writeable
 
 
@@ -120,9 +123,8 @@ class WideEncoder(CountingEncoder):
 
 
 @pytest.mark.slow
-def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
+def test_memory_is_bounded_by_a_batch(tmp_path, monkeypatch):
     """Three hundred images of 0.2 MB, and 14 MiB of tokens, in two thirds of the latter."""
-    monkeypatch.setattr(cache_module, "SEGMENT_BYTES", 2**20)
     monkeypatch.setattr(cache_module, "MEMORY_BYTES", 2**20)
     few = files(tmp_path / "images", pictures(40, side=256))
     for number in range(300):
@@ -186,152 +188,208 @@ def test_runs_share_a_model_whose_name_says_all_and_read_files_again(monkeypatch
     assert loads == ["sotto-tiny", *["local-dir:somewhere"] * 2]
 
 
-def stored(cache):
-    return sorted(path for path in cache.path.rglob("*") if path.is_file())
+def database(cache):
+    return cache.path / "rows.db"
 
 
-def segments(cache):
-    return [s for holding in cached_rows(cache.path) for s in find_segments(holding.folder)]
+def opened(cache):
+    """A connection like another process's, which also keeps the log of the next writer."""
+    connection = sqlite3.connect(database(cache))
+    connection.execute("SELECT count(*) FROM rows").fetchone()
+    return closing(connection)
 
 
-@dataclass(frozen=True)
-class FailingEncoder(CountingEncoder):
-    """Fails on its third batch."""
-
-    def encode_images(self, images):
-        if len(self.seen) == 2:
-            raise RuntimeError("out of memory")
-        return super().encode_images(images)
+def held(cache):
+    return sum(holding.images for holding in cached_rows(cache.path))
 
 
 def dying_writer(folder, at):
-    """Writes rows, then digests, and is killed before the first or the second file has its name."""
-    original, calls = Path.replace, []
+    """Is killed before its SQL statement with this number."""
+    numbers, connect = itertools.count(1), sqlite3.connect
 
-    def replace(self, target):
-        calls.append(target)
-        if len(calls) == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(self, target)
+    def traced(path):
+        connection = connect(path)
+        connection.set_trace_callback(
+            lambda _: os.kill(os.getpid(), signal.SIGKILL) if next(numbers) == at else None
+        )
+        return connection
 
-    Path.replace = replace
-    get(CountingEncoder(), pictures(40), cache_of(folder))
+    cache_module.sqlite3.connect = traced
+    get(CountingEncoder(), pictures(150), cache_of(folder))
     return 0
 
 
-@pytest.mark.parametrize(("at", "suffixes"), [(1, [".part", ".part"]), (2, [".npy", ".part"])])
-def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, at, suffixes):
-    code, _ = forked(lambda: dying_writer(tmp_path, at))
-    assert code == -signal.SIGKILL
-    cache, encoder = cache_of(tmp_path), CountingEncoder()
-    left = stored(cache)
-    assert sorted(path.suffix for path in left) == suffixes
-    get(encoder, pictures(40), cache)
-    assert encoder.seen == [40]
-    # They may be another writer's that is at work, until they are a day old.
-    assert set(left) <= set(stored(cache))
-    for path in left:
-        os.utime(path, times=(time.time() - 90_000,) * 2)
-    get(encoder, pictures(40), cache)
-    assert not set(left) & set(stored(cache))
-    assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
-
-
-def cut(path, keep):
-    path.write_bytes(path.read_bytes()[:keep])
+@pytest.mark.parametrize("step", [71, slow(7)])
+def test_a_killed_writer_leaves_whole_batches(tmp_path, step):
+    ends = []
+    for at in range(1, 600, step):
+        cache, encoder = cache_of(tmp_path / str(at)), CountingEncoder()
+        ends.append(forked(lambda at=at, cache=cache: dying_writer(cache.path.parent, at))[0])
+        kept = held(cache)
+        assert kept in (0, BATCH, 2 * BATCH, 150)
+        got = get(encoder, pictures(150), cache)
+        np.testing.assert_allclose(got[:], expected(pictures(150), "features"), rtol=1e-6)
+        full, rest = divmod(150 - kept, BATCH)
+        assert encoder.seen == [BATCH] * full + [max(rest, FEWEST)] * (rest > 0)
+    assert ends[0] == -signal.SIGKILL and ends[-1] == 0
 
 
 DAMAGES = {
-    "cut in the header": lambda segment: cut(segment.rows_path, 40),
-    "cut rows": lambda segment: cut(segment.rows_path, -8),
-    "no array": lambda segment: segment.rows_path.write_bytes(b"\x80\x04N." * 200),
-    "half a digest": lambda segment: cut(segment.digests_path, -7),
-    "a digest less": lambda segment: cut(segment.digests_path, -32),
+    "empty": lambda data: b"",
+    "cut in the header": lambda data: data[:40],
+    "half": lambda data: data[: len(data) // 2],
+    "no database": lambda data: b"\x80\x04N." * 20_000,
+    "zeros behind the header": lambda data: data[:100] + bytes(len(data) - 100),
+    "read-only, says its header": lambda data: data[:18] + b"\x03" + data[19:],
+    "another schema": lambda data: data.replace(b"batches", b"bitches"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, damage):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (damaged,) = segments(cache)
-    damage(damaged)
-    get(encoder, images, cache, range(40, 80))
-    assert encoder.seen == [40, 40]
-    got = get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert damaged not in segments(cache)
-    assert not damaged.rows_path.exists()
+def test_a_damaged_database_is_made_again(tmp_path, damage):
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(40)
     get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
+    database(cache).write_bytes(damage(database(cache).read_bytes()))
+    for _ in range(2):
+        got = get(encoder, images, cache)
+        np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+    assert encoder.seen == [40, 40] and held(cache) == 40
 
 
-@pytest.mark.parametrize("count", [12, slow(300)])
-@pytest.mark.parametrize("kind", ["features", slow("pixels")])
-@pytest.mark.parametrize(
-    ("which", "is_mapped"),
-    [
-        ("rows_path", True),
-        ("digests_path", False),
-        slow("rows_path", False),
-        slow("digests_path", True),
-    ],
-)
-def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
-    if is_mapped:
-        monkeypatch.setattr(cache_module, "SMALL_BYTES", 0)
+@pytest.mark.parametrize("count", [15, slow(200)])
+@pytest.mark.parametrize("ending", ["", "-wal"])
+def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, ending, count):
+    monkeypatch.setattr(cache_module, "PRAGMAS", (*cache_module.PRAGMAS, "synchronous=OFF"))
+    cache, images, harmless, late = cache_of(tmp_path), pictures(40), 0, 0
+    get(CountingEncoder(), images[:5], cache)
+    with opened(cache):
+        before = get(CountingEncoder(), images, cache)
+        kept = {end: Path(f"{database(cache)}{end}").read_bytes() for end in ("", "-wal")}
+    if not ending:
+        kept = {"": database(cache).read_bytes()}
+    used = np.flatnonzero(np.frombuffer(kept[ending], np.uint8))
+    for number in np.random.default_rng(7).choice(8 * len(used), count).tolist():
+        remove_database(database(cache))
+        flipped = bytearray(kept[ending])
+        flipped[used[number // 8]] ^= 1 << number % 8
+        for end, data in (kept | {ending: flipped}).items():
+            Path(f"{database(cache)}{end}").write_bytes(data)
+        encoders = [CountingEncoder() for _ in range(3)]
+        for encoder in encoders:
+            np.testing.assert_array_equal(get(encoder, images, cache)[:], before)
+            cached_rows(cache.path)
+        harmless += encoders[0].seen == []
+        late += encoders[-1].seen != []
+    # Damage to an index may last a few requests longer.
+    assert harmless < count * 0.8 and late <= 1 + count // 50
+
+
+def test_a_row_under_another_name_is_no_row(tmp_path):
+    """What a damaged index would find: the row of another image, model or kind."""
     cache, images = cache_of(tmp_path), pictures(40)
-    before = get(CountingEncoder(), images, cache, kind=kind)[:].copy()
-    (segment,) = segments(cache)
-    kept = [(one, one.read_bytes()) for one in (segment.rows_path, segment.digests_path)]
-    harmless = 0
-    path, whole = getattr(segment, which), getattr(segment, which).read_bytes()
-    for bit in np.random.default_rng(7).choice(8 * len(whole), count, replace=False).tolist():
-        data = bytearray(whole)
-        data[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(data)
-        for turn in (1, -1):
-            encoder = CountingEncoder()
-            got = get(encoder, images[::turn], cache, kind=kind)
-            np.testing.assert_array_equal(got[:], before[::turn])
-            harmless += turn == 1 and segment.digests_path.exists()
-        again = CountingEncoder()
-        get(again, images, cache, kind=kind)
-        assert again.seen == []
-        for other in segments(cache):
-            other.rows_path.unlink()
-            other.digests_path.unlink()
-        for one, held in kept:
-            one.write_bytes(held)
-    # White space of the header, at most; or a digest of an image that nobody has.
-    assert harmless <= count // (2 if which == "digests_path" else 4)
+    for encoder in (CountingEncoder(), CountingEncoder(fingerprint="other")):
+        get(encoder, images, cache)
+    with opened(cache) as connection, connection:
+        names = [name for (name,) in connection.execute("SELECT name FROM rows ORDER BY rowid")]
+        connection.execute("UPDATE rows SET name = rowid")
+        turned = [(name, row) for row, name in enumerate(names[::-1], start=1)]
+        connection.executemany("UPDATE rows SET name = ? WHERE rowid = ?", turned)
+    for seen in ([40], []):
+        encoder = CountingEncoder()
+        got = get(encoder, images, cache)
+        np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+        assert encoder.seen == seen
 
 
-def aged(cache, ages):
-    """Three models' rows, the oldest used so many seconds ago."""
-    for name, age in ages.items():
-        get(CountingEncoder(name=name, fingerprint=name), pictures(40), cache)
-        (holding,) = (h for h in cached_rows(cache.path) if h.about.model == name)
-        (segment,) = find_segments(holding.folder)
-        os.utime(segment.digests_path, times=(time.time() - age,) * 2)
-    return segment.num_bytes()
+def writer(folder, number):
+    images = pictures(400)
+    for turn in range(3):
+        rows = np.random.default_rng([number, turn]).permutation(400)[:300]
+        got = get(CountingEncoder(), images, cache_of(folder), rows)
+        np.testing.assert_allclose(got[:], expected(images[rows], "features"), rtol=1e-6)
+    return 0
+
+
+def spoiler(folder):
+    cache = cache_of(folder)
+    for turn in range(30):
+        cached_rows(cache.path)
+        clear(cache.path, None)
+        if turn % 3 == 0 and database(cache).exists():
+            with alone_in(cache.path):
+                remove_database(database(cache))
+    return 0
+
+
+@pytest.mark.parametrize("spoils", [False, True])
+def test_processes_write_clear_and_remove_at_once(tmp_path, spoils):
+    works = [lambda number=number: writer(tmp_path, number) for number in range(2)]
+    works += [lambda: spoiler(tmp_path)] * spoils
+    with (tmp_path / "printed").open("w+b") as printed:
+        children = [started(work, printed.fileno()) for work in works]
+        codes = [ended(child) for child in children]
+    assert codes == [0] * len(works), (tmp_path / "printed").read_text()
+    encoder = CountingEncoder()
+    get(encoder, pictures(400), cache_of(tmp_path))
+    assert held(cache_of(tmp_path)) == 400
+    assert spoils or sum(encoder.seen) <= BATCH
+
+
+@pytest.mark.parametrize(("model", "kept"), [("fake", 200 - 100 - BATCH), (None, 0)])
+def test_rows_stay_readable_when_the_cache_is_cleared(tmp_path, monkeypatch, model, kept):
+    monkeypatch.setattr(cache_module, "MEMORY_BYTES", 0)
+    cache, images = cache_of(tmp_path), pictures(200)
+
+    class Clearing(CountingEncoder):
+        def encode_images(self, images):
+            clear(cache.path, model)
+            return super().encode_images(images)
+
+    get(CountingEncoder(), images, cache, range(100))
+    got = get(Clearing(), images, cache)
+    assert held(cache) == kept
+    clear(cache.path, None)
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+
+
+def test_what_is_cleared_is_in_no_file(tmp_path):
+    cache, rows = cache_of(tmp_path), {}
+    for seed, name in enumerate("ab"):
+        rows[name] = get(CountingEncoder(name=name), pictures(500, seed), cache)
+
+    def found(name):
+        everything = b"".join(path.read_bytes() for path in cache.path.iterdir())
+        return sum(row.tobytes() in everything for row in rows[name])
+
+    with opened(cache):
+        before = database(cache).stat().st_size
+        clear(cache.path, "a")
+        # SQLite leaves a copy where rows of both shared a page.
+        assert found("a") <= 2 and found("b") == 500
+        assert database(cache).stat().st_size < before
 
 
 def models(cache):
-    return [holding.about.model for holding in cached_rows(cache.path) if holding.images]
+    return [holding.model for holding in cached_rows(cache.path)]
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):
     cache = cache_of(tmp_path)
-    size = aged(cache, {"a": 300, "b": 200, "c": 100})
+
+    def use(name, cache, **more):
+        return get(WideEncoder(name=name), pictures(40, **more), cache, kind="tokens")
+
+    for name in "abc":
+        use(name, cache)
     # Using it makes it the newest, and removes nothing.
-    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), replace(cache, limit=1))
-    bounded = replace(cache, limit=3 * size)
-    get(CountingEncoder(name="d", fingerprint="d"), pictures(40), bounded)
+    use("a", replace(cache, limit=1920 * 2**10))
+    assert models(cache) == ["a", "b", "c"]
+    bounded = replace(cache, limit=int(1.1 * database(cache).stat().st_size))
+    use("d", bounded)
     assert models(cache) == ["a", "c", "d"]
-    get(CountingEncoder(name="d", fingerprint="d"), pictures(40, seed=1), bounded)
+    use("d", bounded, seed=1)
     assert models(cache) == ["a", "d"]
+    assert database(cache).stat().st_size <= bounded.limit
 
 
 def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path):
@@ -340,15 +398,63 @@ def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path):
     images = np.concatenate([pictures(4), pictures(96)])
     with pytest.raises(ConfigError, match=r"storage\.cache_gib: 1\.07195e-06"):
         get(encoder, images, cache)
-    assert encoder.seen == [BATCH] and not cache.path.exists()
+    assert encoder.seen == [BATCH] and held(cache) == 0
     assert len(get(encoder, images, cache_of(tmp_path, 96 * 12))) == 100
 
 
-def test_an_error_at_saving_does_not_hide_why_it_ended(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(4 * BATCH)
-    cache.path.mkdir()
-    (cache.path / "features").write_text("in the way")
-    with pytest.raises(RuntimeError, match="out of memory"):
-        get(FailingEncoder(), images, cache)
-    with pytest.raises(ConfigError, match=r"cannot be written"):
-        get(CountingEncoder(), images, cache)
+def link(cache):
+    database(cache).rename(cache.path / "elsewhere")
+    database(cache).symlink_to("elsewhere")
+
+
+def put_in_the_way(cache):
+    database(cache).unlink()
+    database(cache).mkdir()
+
+
+PRAGMAS = cache_module.PRAGMAS
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "value", "reason"),
+    [
+        (None, "PRAGMAS", (*PRAGMAS, "max_page_count=9"), "full"),
+        # Linux allocates no file of 2^62 bytes on any disk.
+        (None, "MEMORY_BYTES", -1, "too large"),
+        (None, "PRAGMAS", (*PRAGMAS, "query_only=ON"), "readonly"),
+        (link, "BUSY_SECONDS", 1, "is a link"),
+        (put_in_the_way, "BUSY_SECONDS", 1, "unable to open"),
+    ],
+)
+def test_what_cannot_be_written_is_one_sentence(tmp_path, monkeypatch, spoil, name, value, reason):
+    cache = cache_of(tmp_path)
+    get(CountingEncoder(), pictures(40), cache)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda *_: False)
+        patch.setattr(cache_module, name, value)
+        allocate = os.posix_fallocate
+        patch.setattr(os, "posix_fallocate", lambda file, at, _: allocate(file, at, 2**62))
+        if spoil:
+            spoil(cache)
+        with pytest.raises(ConfigError, match=rf"^storage\.url: .*\(.*{reason}.*\); valid is"):
+            get(WideEncoder(), pictures(40), cache, kind="tokens")
+    if not spoil:
+        get(encoder := CountingEncoder(), pictures(40), cache)
+        assert encoder.seen == []
+
+
+def test_all_is_cleared_also_where_the_database_cannot_be_opened(tmp_path, monkeypatch):
+    """A full disk has no room for its log."""
+    cache = cache_of(tmp_path)
+    get(CountingEncoder(), pictures(40), cache)
+    error = sqlite3.OperationalError("full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cache_module.sqlite3, "connect", fail)
+    for model, left in (("fake", [database(cache)]), (None, [])):
+        with pytest.raises(ConfigError) if model else nullcontext():
+            clear(cache.path, model)
+        assert list(cache.path.iterdir()) == left

@@ -92,7 +92,8 @@ def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
     assert mode(tmp_path) == 0o755
     made = [path for path in (place.folder, *place.folder.rglob("*")) if not path.is_symlink()]
     kinds = {path.suffix for path in made if path.is_file()}
-    assert {".db", ".npy", ".digests", ".json", ".csv", ".yaml", ".lock"} <= kinds
+    assert place.folder / "cache" / "rows.db" in made
+    assert {".db", ".json", ".csv", ".yaml", ".lock"} <= kinds
     assert not [p for p in made if mode(p) != (0o700 if p.is_dir() else 0o600)]
 
 
@@ -106,13 +107,14 @@ COMMANDS = (
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file and folder below, with when it was changed last: cached features are touched."""
+    """Every file and folder below, with when it was changed last; the cache notes its last use."""
     return {
         str(path.relative_to(folder)): (
-            0 if path.suffix == ".digests" else path.stat().st_mtime_ns,
+            path.stat().st_mtime_ns,
             path.read_bytes() if path.is_file() else b"",
         )
         for path in [folder, *folder.rglob("*")]
+        if path != folder / "cache" and path.parent != folder / "cache"
     }
 
 
