@@ -243,7 +243,7 @@ def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProc
         handlers=handlers,
         losses=lambda round_number, attempt, cohort: lost,
         lost_at=setting.lost_at,
-        **({"ahead": partial(work_side_by_side, clients)} if setting.together else {}),
+        ahead=partial(work_side_by_side, clients if setting.together else {}),
     )
 
 

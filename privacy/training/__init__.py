@@ -7,11 +7,11 @@ that accounting and secure aggregation start without them.
 from __future__ import annotations
 
 from privacy.mechanisms import DpSgd
+from privacy.training.at_once import side_by_side, together
 from privacy.training.fits import ParameterGroup
 from privacy.training.per_sample import Objective, PerSampleGradients, per_sample_gradients
 from privacy.training.plan import Clipping, TrainingPlan
 from privacy.training.provenance import ReleasedArrays, require_released, seal
-from privacy.training.together import side_by_side
 from privacy.training.trainer import LocalTrainer
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "require_released",
     "seal",
     "side_by_side",
+    "together",
 ]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from privacy._validate import require_not_negative, require_positive
 from privacy.mechanisms import DpSgd
 from privacy.randomness import NoiseSource
+from privacy.training.at_once import carried_out
 from privacy.training.fits import AfterStep, Arrays, Fit, ParameterGroup
 from privacy.training.per_sample import Objective
 from privacy.training.plan import (
@@ -30,7 +31,6 @@ from privacy.training.plan import (
 )
 from privacy.training.provenance import ReleasedArrays, opened
 from privacy.training.steps import Penalty
-from privacy.training.together import carried_out
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,20 @@ def side_by_side(works: Sequence[Callable[[], T]]) -> list[T | Exception]:
     return [outcomes[number] for number in range(len(sides))]
 
 
+def together(works: Sequence[Callable[[], T]]) -> list[T]:
+    """Return each computation's result, in order; raise the first error."""
+    results = []
+    for outcome in side_by_side(works):
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
 def carried_out(fit: Fit) -> dict[str, NDArray[Any]]:
     """Return a fit's trained parameters: with those of others in `side_by_side`, else by itself."""
     side = getcurrent()
-    if not isinstance(side, _Side):
+    if not isinstance(side, _Side) or side.parent is None:
         return fit.run()
     result = side.parent.switch(fit)
     if isinstance(result, Exception):
@@ -89,7 +99,7 @@ def _carried_out(fits: Sequence[Fit]) -> list[Result]:
     results: dict[int, Result] = {}
     for numbers in _alike(fits):
         group = [fits[number] for number in numbers]
-        results.update(zip(numbers, _together(group), strict=True))
+        results.update(zip(numbers, _at_once(group), strict=True))
     return [results[number] for number in range(len(fits))]
 
 
@@ -112,7 +122,7 @@ def _is_alike(one: Fit, other: Fit) -> bool:
     return is_same(_without_tensors(one.objective), _without_tensors(other.objective))
 
 
-def _tensors_of(objective: Objective) -> dict[str, Tensor]:
+def _tensors_of(objective: object) -> dict[str, Tensor]:
     """Return the tensors that an objective has as fields, such as a client's experts."""
     if not is_dataclass(objective):
         return {}
@@ -120,7 +130,7 @@ def _tensors_of(objective: Objective) -> dict[str, Tensor]:
     return {name: value for name, value in named.items() if isinstance(value, Tensor)}
 
 
-def _without_tensors(objective: Objective) -> object:
+def _without_tensors(objective: object) -> object:
     """Return what two objectives need in common: all but the values of their tensors."""
     tensors = _tensors_of(objective)
     if not tensors:
@@ -148,15 +158,12 @@ def is_same(one: object, other: object) -> bool:
         case MethodType(), MethodType():
             pairs = [(one.__func__, other.__func__), (one.__self__, other.__self__)]
         case FunctionType(), FunctionType():
-            if one.__code__ is not other.__code__:
+            if one.__code__ is not other.__code__ or one.__globals__ is not other.__globals__:
                 return False
-            pairs = [
-                (one.__defaults__, other.__defaults__),
-                (
-                    tuple(cell.cell_contents for cell in one.__closure__ or ()),
-                    tuple(cell.cell_contents for cell in other.__closure__ or ()),
-                ),
-            ]
+            closed = zip(one.__closure__ or (), other.__closure__ or (), strict=True)
+            pairs = [(mine.cell_contents, its.cell_contents) for mine, its in closed]
+            pairs += [(one.__defaults__, other.__defaults__)]
+            pairs += [(one.__kwdefaults__, other.__kwdefaults__)]
         case partial(), partial():
             pairs = [
                 (one.func, other.func),
@@ -170,7 +177,7 @@ def is_same(one: object, other: object) -> bool:
     return all(is_same(*pair) for pair in pairs)
 
 
-def _together(fits: Sequence[Fit]) -> list[Result]:
+def _at_once(fits: Sequence[Fit]) -> list[Result]:
     """Return the results of fits that are alike, as many at a time as there is room for."""
     if len(fits) == 1 or fits[0].bound is not None:
         return [_outcome(fit.run) for fit in fits]
@@ -184,7 +191,10 @@ def _together(fits: Sequence[Fit]) -> list[Result]:
     for start in range(0, len(order), size):
         numbers = order[start : start + size]
         some = [fits[number] for number in numbers]
-        found = [_outcome(some[0].run)] if len(some) == 1 else _Stacked(some).run()
+        found = _outcome(_Stacked(some).run) if len(some) > 1 else None
+        if not isinstance(found, list):
+            # One fit's error must not reach the others, so each shows its own.
+            found = [_outcome(fit.run) for fit in some]
         results.update(zip(numbers, found, strict=True))
     return [results[number] for number in range(len(fits))]
 
@@ -366,4 +376,4 @@ def _plain_attention() -> Iterator[None]:
 
 def _is_bad(part: Tensor) -> Tensor:
     """Return for each client whether its part holds NaN or infinity, (K,)."""
-    return ~torch.isfinite(part.detach()).flatten(1).all(dim=1)
+    return ~torch.isfinite(part.detach()).reshape(len(part), -1).all(dim=1)
