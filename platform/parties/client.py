@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -170,15 +170,16 @@ class Client:
     def local_work(self, message: bytes) -> Callable[[Remember], Any] | None:
         """Return the training that an assignment or a parting asks for; None for others.
 
-        Nothing is written, and nothing is refused: `handle` does both.
+        Nothing is written, and nothing is refused: `handle` does both, with the same checks.
         """
-        with self._store.kept_open(), suppress(ProtocolError):
+        with self._store.kept_open(), suppress(Exception):
             message = bare(message)
             kind, envelope = peek(message)
             if kind == "parting":
                 parting = decode_parting(message)
                 require_parting(self._expected, parting)
-                return self._personalising(parting)[1]
+                if not self._states.is_kept((envelope.round_number, envelope.attempt)):
+                    return self._personalising(parting)[1]
             if kind == "assignment":
                 known = self._store.sessions.newest(envelope.run_id)
                 session = awaited(kind, envelope, known)
@@ -545,21 +546,31 @@ def _require_none_ahead(relay: Relay) -> None:
 
 
 def work_side_by_side(
-    clients: Mapping[ClientId, Client], messages: Mapping[ClientId, bytes]
-) -> None:
+    clients: Mapping[ClientId, Client],
+    messages: Mapping[ClientId, bytes],
+    tell: Callable[[], None] = lambda: None,
+) -> Collection[ClientId]:
     """Do the local work of these clients' messages side by side, before they are handled.
 
-    For clients of a simulation, which are in one process.
+    For clients of a simulation, which are in one process. `tell` hears each time that one has
+    done its work. Returns the clients that had work to do.
     """
-    works: dict[ClientId, Callable[[], object]] = {}
     failures: dict[ClientId, list[str]] = {}
+    works: dict[ClientId, Callable[[], object]] = {}
+
+    def done(compute: Callable[[Remember], object], remember: Remember) -> object:
+        result = compute(remember)
+        tell()
+        return result
+
     for name, message in messages.items():
         compute = clients[name].local_work(message) if name in clients else None
         if compute is not None:
-            works[name] = partial(compute, failures.setdefault(name, []).append)
+            works[name] = partial(done, compute, failures.setdefault(name, []).append)
     for name, outcome in zip(works, side_by_side(list(works.values())), strict=True):
         digest = hashlib.sha256(bare(messages[name])).digest()
         clients[name].take(Done(digest, outcome, failures[name]))
+    return works
 
 
 KINDS: Final = frozenset({"roll_call", "pool_notice", "parting", "examination"})

@@ -6,9 +6,10 @@ here, never inside a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from platform.errors import ClientRestored, CoordinatorBehind, ProtocolError
@@ -49,6 +50,7 @@ class Transport(Protocol):
 
 
 Handler = Callable[[bytes], bytes]
+Ahead = Callable[[Mapping[ClientId, bytes], Callable[[], None]], Collection[ClientId]]
 Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 """Returns which of the remaining clients are lost in a round and attempt."""
 
@@ -73,7 +75,7 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
 
 @dataclass(frozen=True, kw_only=True)
 class InProcessTransport:
-    """All clients in this process, one after the other.
+    """All clients in this process; they answer one after the other.
 
     Their writes of a stage become durable together, before the coordinator gets any answer. If the
     process is killed in between, no client has answered.
@@ -84,7 +86,8 @@ class InProcessTransport:
         stage: A context that makes these clients' writes durable at its end, or discards all of
             them if it raises.
         tell: Hears the stage of each answer, for observers.
-        ahead: Does the local work of some clients' messages side by side, before they get them.
+        ahead: Does the local work of some clients' messages side by side, before they get them,
+            and returns who had work. It calls its second argument after each one's work.
     """
 
     handlers: Mapping[ClientId, Handler]
@@ -92,7 +95,7 @@ class InProcessTransport:
     lost_at: Stage = "train"
     stage: Callable[[Sequence[ClientId]], AbstractContextManager[object]] = nullcontext
     tell: Callable[[Stage], None] = lambda stage: None
-    ahead: Callable[[Mapping[ClientId, bytes]], None] = lambda messages: None
+    ahead: Ahead = lambda messages, tell: ()
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
@@ -109,17 +112,14 @@ class InProcessTransport:
             )
             there = [client for client in clients if client not in lost]
             for start in range(0, len(there), AHEAD):
-                some = there[start : start + AHEAD]
-                if stage in WORK_STAGES:
-                    self.ahead({client: messages[client] for client in some})
-                replies |= {
-                    client: self._deliver(stage, client, messages[client]) for client in some
-                }
+                some = {client: messages[client] for client in there[start : start + AHEAD]}
+                told = self.ahead(some, partial(self.tell, stage)) if stage in WORK_STAGES else ()
+                for client, message in some.items():
+                    replies[client] = reply = self._deliver(client, message)
+                    if client not in told and not isinstance(reply, Dropout):
+                        self.tell(stage)
         # An answer may leave only after its charge is on the disk.
         return replies
 
-    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
-        reply = answer(self.handlers[client], message)
-        if not isinstance(reply, Dropout):
-            self.tell(stage)
-        return reply
+    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+        return answer(self.handlers[client], message)

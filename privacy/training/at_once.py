@@ -57,8 +57,8 @@ def side_by_side(works: Sequence[Callable[[], T]]) -> list[T | Exception]:
     while waiting:
         numbers, fits = list(waiting), list(waiting.values())
         waiting.clear()
-        for number, result in zip(numbers, _carried_out(fits), strict=True):
-            resume(number, result)
+        for place, result in _carried_out(fits):
+            resume(numbers[place], result)
     return [outcomes[number] for number in range(len(sides))]
 
 
@@ -95,16 +95,8 @@ def _outcome(work: Callable[[], T]) -> T | Exception:
 Result = dict[str, NDArray[Any]] | Exception
 
 
-def _carried_out(fits: Sequence[Fit]) -> list[Result]:
-    results: dict[int, Result] = {}
-    for numbers in _alike(fits):
-        group = [fits[number] for number in numbers]
-        results.update(zip(numbers, _at_once(group), strict=True))
-    return [results[number] for number in range(len(fits))]
-
-
-def _alike(fits: Sequence[Fit]) -> Iterator[list[int]]:
-    """Yield the numbers of fits that can be one."""
+def _carried_out(fits: Sequence[Fit]) -> Iterator[tuple[int, Result]]:
+    """Yield each fit's number and result, as soon as it is there."""
     groups: list[list[int]] = []
     for number, fit in enumerate(fits):
         for group in groups:
@@ -113,7 +105,8 @@ def _alike(fits: Sequence[Fit]) -> Iterator[list[int]]:
                 break
         else:
             groups.append([number])
-    yield from groups
+    for group in groups:
+        yield from _at_once(fits, group)
 
 
 def _is_alike(one: Fit, other: Fit) -> bool:
@@ -177,26 +170,21 @@ def is_same(one: object, other: object) -> bool:
     return all(is_same(*pair) for pair in pairs)
 
 
-def _at_once(fits: Sequence[Fit]) -> list[Result]:
-    """Return the results of fits that are alike, as many at a time as there is room for."""
-    if len(fits) == 1 or fits[0].bound is not None:
-        return [_outcome(fit.run) for fit in fits]
-    needed = _needed(fits[0])
-    if needed is None:
-        return [_outcome(fit.run) for fit in fits]
-    size = max(1, min(AT_ONCE, ROOM // max(needed, 1)))
+def _at_once(fits: Sequence[Fit], numbers: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    """Yield the results of fits that are alike, as many at a time as there is room for."""
+    first, size = fits[numbers[0]], 1
+    if len(numbers) > 1 and first.bound is None and (needed := _needed(first)) is not None:
+        size = max(1, min(AT_ONCE, ROOM // max(needed, 1)))
     # Fits of as many steps stand together, so that few wait for others.
-    order = sorted(range(len(fits)), key=lambda number: len(fits[number].batches))
-    results: dict[int, Result] = {}
+    order = sorted(numbers, key=lambda number: len(fits[number].batches))
     for start in range(0, len(order), size):
-        numbers = order[start : start + size]
-        some = [fits[number] for number in numbers]
-        found = _outcome(_Stacked(some).run) if len(some) > 1 else None
-        if not isinstance(found, list):
+        some = order[start : start + size]
+        found = _outcome(_Stacked([fits[n] for n in some]).run) if len(some) > 1 else None
+        if isinstance(found, list):
+            yield from zip(some, found, strict=True)
+        else:
             # One fit's error must not reach the others, so each shows its own.
-            found = [_outcome(fit.run) for fit in some]
-        results.update(zip(numbers, found, strict=True))
-    return [results[number] for number in range(len(fits))]
+            yield from ((number, _outcome(fits[number].run)) for number in some)
 
 
 _NEEDS: dict[object, int | None] = {}
@@ -314,9 +302,8 @@ class _Stacked:
             for name in fits[0].examples
         }
         with _plain_attention():
-            losses, encoded = vmap(self._of_one)(
-                trained, constants, of_these(self._held), of_these(self._own), batch
-            )
+            known = (constants, of_these(self._held), of_these(self._own))
+            losses, encoded = vmap(self._of_one)(trained, known, batch)
         total = losses.mean(dim=1).sum()
         parameters = {**constants, **trained}
         for number, fit in enumerate(fits):
@@ -328,12 +315,11 @@ class _Stacked:
     def _of_one(
         self,
         trained: Mapping[str, Tensor],
-        constants: Mapping[str, Tensor],
-        held: Mapping[str, Tensor],
-        own: Mapping[str, Tensor],
+        known: tuple[Mapping[str, Tensor], ...],
         batch: Mapping[str, Tensor],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        objective, parameters, encoded = self._with(own), {**constants, **trained}, held
+        constants, encoded, own = known
+        objective, parameters = self._with(own), {**constants, **trained}
         if self._held is None:
             declared = objective.encoder_parameters
             visible = {n: t for n, t in parameters.items() if n in declared or n not in trained}

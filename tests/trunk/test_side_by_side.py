@@ -35,7 +35,7 @@ def test_records_are_those_of_clients_in_turn(storage, tmp_path, monkeypatch, se
     monkeypatch.setattr(platform.parties.totality, "train", failing)
     beside = storage.run(*settings)
     with monkeypatch.context() as patch:
-        patch.setattr(platform.experiment.planning, "work_side_by_side", lambda *_: None)
+        patch.setattr(platform.experiment.planning, "work_side_by_side", lambda *_: ())
         (tmp_path / "in-turn").mkdir()
         in_turn = type(storage)(tmp_path / "in-turn").run(*settings)
 
