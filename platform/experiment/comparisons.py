@@ -23,7 +23,8 @@ also if the run's own noise comes from the operating system.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,8 +51,9 @@ from platform.rounds.pool import ResidentPool
 from platform.wire.codec import encode_arrays
 from platform.wire.layout import Summed, Totals, entry_base
 from platform.wire.outside_rounds import Tally
-from platform.wire.transport import ClientId
+from platform.wire.transport import AHEAD, ClientId
 from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
+from privacy.training import together
 from storage import PoolEntry
 
 
@@ -66,19 +68,23 @@ def measure_twins(
     if not terms.config.evaluation.local_twins:
         return None
     start, tallies = terms.initial_state(), []
-    for position, name in enumerate(plan.measured):
-        client = simulation.population.clients[name]
+    for position, some in _at_once(plan.measured):
+        profiles = [simulation.population.clients[name].profile for name in some]
         observer.preparing("local twins", position, len(plan.measured))
-        rounds = [d["round"] for d in in_rounds(documents) if name in d["survivors"]]
-        broadcast, state = train_twin(
-            client.profile,
-            simulation.population.make_trainer,
-            start,
-            rounds,
-            final_round=terms.final_attempt[0],
-        )
-        view, measured_on = view_of(broadcast, state), client.profile.measured
-        tallies.append({test: measured_on.tally(terms.method, view, test) for test in plan.tests})
+        twins = [
+            partial(
+                train_twin,
+                profile,
+                simulation.population.make_trainer,
+                start,
+                [d["round"] for d in in_rounds(documents) if profile.name in d["survivors"]],
+                final_round=terms.final_attempt[0],
+            )
+            for profile in profiles
+        ]
+        for profile, twin in zip(profiles, together(twins), strict=True):
+            view, measured_on = view_of(*twin), profile.measured
+            tallies.append({t: measured_on.tally(terms.method, view, t) for t in plan.tests})
     observer.preparing("local twins", 1, 1)
     return measured(plan.protocol, plan.tests, tallies)
 
@@ -215,10 +221,11 @@ class _Silent:
         # Canaries do not count for the worth of the others' uploads.
         survivors = [n for n in document["survivors"] if n in self.simulation.population.clients]
         sent: dict[ClientId, Prepared] = {}
-        for name in survivors:
-            broadcast = terms.method.broadcast(state, name)
-            self._train(name, number, broadcast)
-            sent[name] = self._upload(protection, broadcast, (name, number))
+        for _, some in _at_once(survivors):
+            broadcasts = {name: terms.method.broadcast(state, name) for name in some}
+            together([partial(self._train, n, number, of) for n, of in broadcasts.items()])
+            for name, broadcast in broadcasts.items():
+                sent[name] = self._upload(protection, broadcast, (name, number))
         summed = self._sum(protection, document, list(sent.values()))
         base = terms.method.broadcast(state)
         opened = {n: protection.open_entry(p.entry, base) for n, p in sent.items() if p.entry}
@@ -292,8 +299,8 @@ class _Silent:
 
     def _measure(self, state: Arrays) -> Measured:
         terms, plan = self.simulation.run.terms, self.simulation.learning.evaluation
-        tallies = []
-        for name in plan.measured:
+
+        def view_at_the_end(name: ClientId) -> ClientView:
             profile = self._profile(name)
             kept = self.states.get(name, PersonalState(first_state(profile), ()))
             broadcast = terms.method.broadcast(state, name)
@@ -304,8 +311,14 @@ class _Silent:
                 round_number=terms.final_attempt[0],
                 remember=forget,
             )
-            view = view_of(broadcast, PersonalState(personal, kept.experts))
-            tallies.append({t: profile.measured.tally(terms.method, view, t) for t in plan.tests})
+            return view_of(broadcast, PersonalState(personal, kept.experts))
+
+        tallies = []
+        for _, some in _at_once(plan.measured):
+            views = together([partial(view_at_the_end, name) for name in some])
+            for name, view in zip(some, views, strict=True):
+                measured_on = self._profile(name).measured
+                tallies.append({t: measured_on.tally(terms.method, view, t) for t in plan.tests})
         return measured(plan.protocol, plan.tests, tallies)
 
     def _profile(self, name: ClientId) -> ClientProfile:
@@ -314,3 +327,9 @@ class _Silent:
     def _noise(self, what: str, name: str, number: int) -> NoiseSource:
         seed = self.simulation.run.terms.config.seed
         return SeededNoise(stream(seed, "silent run", what, name, number))
+
+
+def _at_once(names: Sequence[ClientId]) -> Iterator[tuple[int, Sequence[ClientId]]]:
+    """Yield as many clients as train side by side, each time with the number before them."""
+    for start in range(0, len(names), AHEAD):
+        yield start, names[start : start + AHEAD]

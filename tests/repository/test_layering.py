@@ -24,7 +24,7 @@ THIRD_PARTY = {
     # open_clip's image transforms take PIL images.
     "methods.clip.image_tower": {"PIL", "numpy", "open_clip", "torch"},
     "privacy": {"cryptography", "dp_accounting", "numpy", "scipy"},
-    "privacy.training": {"dp_accounting", "numpy", "opacus", "scipy", "torch"},
+    "privacy.training": {"dp_accounting", "greenlet", "numpy", "opacus", "scipy", "torch"},
     "storage": {"alembic", "sqlalchemy"},
     # Light until something is trained: torch and Opacus for networks of one's own alone.
     "sotto": {"PIL", "numpy", "pandas", "rich", "scipy"},

@@ -65,7 +65,7 @@ def enrolled(names: Sequence[ClientId]) -> Enrolment:
 class Frank(InProcessTransport):
     """Tells of a refusal, which to a coordinator is silence like any other."""
 
-    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
+    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
         return self.handlers[client](message)
 
 

@@ -40,7 +40,7 @@ class Disorder:
         for client in self.rng.permutation(sorted(messages)).tolist():
             self._replay()
             time.sleep(float(self.rng.random()) / 500)
-            replies[client] = self.within._deliver(stage, client, messages[client])
+            replies[client] = self.within._deliver(client, messages[client])
             self.old.append((client, messages[client]))
         return {client: replies[client] for client in self.rng.permutation(sorted(replies))}
 
