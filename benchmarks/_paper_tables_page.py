@@ -27,7 +27,7 @@ WORDS = (
     "change, and `python benchmarks/paper_tables.py TABLE` runs one table. `homonyms` cannot show",
     "what a federation gains, as [a client alone at its best](#systems) shows.",
     "",
-    "**One tuning budget.** Every row tries three learning rates, the same for all rows of a table",
+    "**One tuning budget.** Every row tries four learning rates, the same for all rows of a table",
     "that have the same optimiser, on seed 100, which no table uses, and runs at the best of them.",
     "Below each table are the rates that were tried. A rate with * was the highest or the lowest",
     "of them, so a rate beyond it might be better. All other options are the papers' or the",

@@ -88,10 +88,11 @@ def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
     tuned = ("method.name=promptfl_ft", "method.context_tokens=2", "method.finetune_steps=1")
     storage.run(*PLAIN, TWINS, *tuned, FALLING)
     rounds = [0.05] * 5 + [0.025] * 5 + [0.0125] * 5
-    # Five clients personalise, then each twin has its three rounds and its own personalising.
+    # Five clients personalise, then five twins have three rounds and their own personalising; each
+    # five train side by side.
     assert rates[:15] == pytest.approx(rounds)
     assert rates[15:20] == [0.05] * 5
-    assert rates[20:] == pytest.approx([0.05, 0.025, 0.0125, 0.05] * 5)
+    assert rates[20:] == pytest.approx([*rounds, *[0.05] * 5])
 
 
 @pytest.mark.slow
