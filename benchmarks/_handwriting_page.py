@@ -114,7 +114,8 @@ def cells(
     rows = []
     for cell in found_cells(runs, alones):
         gains, own = cell.gains, cell.own_gains
-        if len(gains) < 3:
+        # Class sums on pixels are no configuration of ours, and have no own classes.
+        if len(gains) < 3 or not own:
             continue
         middle, half = statistics.fmean(gains), half_width(gains)
         own_middle, own_half = statistics.fmean(own), half_width(own)
