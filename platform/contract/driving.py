@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -28,7 +29,7 @@ from methods import (
     Weighting,
 )
 from platform.contract.examples import POPULATION, draw_examples, draw_experts, frozen
-from platform.parties.client import Client
+from platform.parties.client import Client, work_side_by_side
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, TrainerFactory
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
@@ -125,13 +126,17 @@ class CheckedMethod:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The conditions of a round; by default no masks, no mechanism and no lost clients."""
+    """The conditions of a round; by default no masks, no mechanism and no lost clients.
+
+    With `together` clients train side by side.
+    """
 
     masked: bool = False
     threshold: int = 2
     minimum: int = 2
     mechanism: ClientMechanism = field(default_factory=lambda: NoProtection(VALUE_BOUND))
     pool_noise: Literal["same", "independent"] = "same"
+    together: bool = False
     lost: Collection[ClientId] = ()
     lost_at: Stage = "train"
 
@@ -238,6 +243,7 @@ def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProc
         handlers=handlers,
         losses=lambda round_number, attempt, cohort: lost,
         lost_at=setting.lost_at,
+        **({"ahead": partial(work_side_by_side, clients)} if setting.together else {}),
     )
 
 

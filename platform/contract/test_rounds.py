@@ -117,6 +117,29 @@ def test_pool_entries_are_the_survivors(method: Method, stores: Path, secure: bo
             assert np.array_equal(mine[name], value)
 
 
+def test_clients_side_by_side_learn_what_they_learn_one_by_one(
+    method: Method, stores: Path
+) -> None:
+    """Fits of several clients at once give each client its own result, up to rounding."""
+    found = {}
+    for together in (False, True):
+        folder = stores / str(together)
+        folder.mkdir()
+        checked, setting = CheckedMethod(method), Setting(lost=LOST, together=together)
+        outcome = play(
+            checked, data_of(method, UNEQUAL), folder, setting, experts=handed_out(method)
+        )
+        found[together] = (outcome, checked.results)
+    (apart, alone), (outcome, beside) = found[False], found[True]
+    assert outcome.survivors == apart.survivors
+    assert len(beside) == len(alone) == len(NAMES) - len(LOST)
+    for one, other in zip(beside, alone, strict=True):
+        for mine, its in ((one.update, other.update), (one.personal, other.personal)):
+            assert mine.keys() == its.keys()
+            for name, array in mine.items():
+                np.testing.assert_allclose(array, its[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores: Path) -> None:
     """One loss more than the threshold allows aborts a masked round; the error names the phase."""
     if not masked(method):

@@ -63,6 +63,7 @@ from platform.experiment.method_building import (
     void_options,
 )
 from platform.experiment.simulation import Simulation, build_population, draw_key, read_canaries
+from platform.parties.client import work_side_by_side
 from platform.parties.identities import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.protection.building import (
@@ -387,7 +388,11 @@ def _simulate(
 
     handlers = {name: client.handle for name, client in everybody.items()}
     within = InProcessTransport(
-        handlers=handlers, losses=simulated_losses(config), stage=population.stage, tell=tell
+        handlers=handlers,
+        losses=simulated_losses(config),
+        stage=population.stage,
+        tell=tell,
+        ahead=partial(work_side_by_side, everybody),
     )
     transport = surroundings.carry(within)
     enrolled = enrolment_of(config, plan.terms.protection.terms)

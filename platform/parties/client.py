@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from methods import ClientView
+from methods import Arrays, ClientView
 from platform.errors import ConfigError, ProtocolError
 from platform.parties.client_state import (
     OwnSpending,
@@ -62,7 +63,7 @@ from platform.parties.profile import (
 )
 from platform.parties.receipt_checks import Receipts, witness_of
 from platform.parties.scoring import LOCAL, mean_weights
-from platform.parties.totality import LocalRound, personalise, work
+from platform.parties.totality import LocalRound, Ready, Remember, personalise, work
 from platform.protection.charging import as_row
 from platform.protection.uploads import Prepared, Protection
 from platform.wire.codec import Attempt, Envelope, decode_arrays, encode_arrays, peek
@@ -98,7 +99,8 @@ from platform.wire.outside_rounds import (
     encode_personalised,
     encode_scores,
 )
-from platform.wire.receipt_messages import is_enclosed
+from platform.wire.receipt_messages import bare, is_enclosed
+from platform.wire.transport import ClientId
 from privacy import NO_STATE, Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
     ClientState,
@@ -108,6 +110,7 @@ from privacy.secure_aggregation import (
     RoundParameters,
 )
 from privacy.secure_aggregation import client as secure_client
+from privacy.training import side_by_side
 from storage import ClientStore, ReleaseRefusedError, SessionMovedError, SessionRecord
 
 
@@ -117,6 +120,15 @@ class _Asked:
 
     digest: bytes
     known: SessionRecord | None
+
+
+@dataclass(frozen=True)
+class Done:
+    """The local work of a message with this digest: its result or error, and hidden failures."""
+
+    digest: bytes
+    outcome: object
+    failures: Sequence[str]
 
 
 class Client:
@@ -143,6 +155,7 @@ class Client:
         )
         if safeguards.credentials is not None:
             store.remember_serial(safeguards.credentials.enrolment.serial)
+        self._done: Done | None = None
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
         self._receipts = Receipts(
@@ -153,6 +166,28 @@ class Client:
             trusted=safeguards.log_key,
             remember=self._remember,
         )
+
+    def local_work(self, message: bytes) -> Callable[[Remember], Any] | None:
+        """Return the training that an assignment or a parting asks for; None for others.
+
+        Nothing is written, and nothing is refused: `handle` does both.
+        """
+        with self._store.kept_open(), suppress(ProtocolError):
+            message = bare(message)
+            kind, envelope = peek(message)
+            if kind == "parting":
+                parting = decode_parting(message)
+                require_parting(self._expected, parting)
+                return self._personalising(parting)[1]
+            if kind == "assignment":
+                known = self._store.sessions.newest(envelope.run_id)
+                session = awaited(kind, envelope, known)
+                return partial(work, self._local_round(session, decode_assignment(message)))
+        return None
+
+    def take(self, done: Done) -> None:
+        """Take the result of a message's local work, for when the message is handled."""
+        self._done = done
 
     @property
     def pseudonym(self) -> str:
@@ -186,7 +221,7 @@ class Client:
             if kind == "pool_notice":
                 return self._claim(decode_bare(message, "pool_notice"))
             if kind == "parting":
-                return self._part(decode_parting(message))
+                return self._part(decode_parting(message), hashlib.sha256(message).digest())
             return self._examine(decode_examination(message))
         known = self._store.sessions.newest(envelope.run_id)
         asked = _Asked(hashlib.sha256(message).digest(), known)
@@ -298,26 +333,12 @@ class Client:
         return reply
 
     def _train(self, asked: _Asked, session: Session, assignment: Assignment) -> bytes:
-        require_assignment(self._expected, assignment)
         envelope, profile, secure = session.envelope, self.profile, session.secure
+        local = self._local_round(session, assignment)
+        attempt, protection = local.attempt, local.protection
         if secure is not None:
             secure, _ = secure_client.step(secure, assignment.payload)
-        attempt = (envelope.round_number, envelope.attempt)
-        protection = profile.protection.in_round(envelope.round_number).at(session.clipping_norm)
-        # A lost attempt has moved the state of the noise as well.
-        kept = self._store.noise(profile.run.run_id) if protection.keeps_state else b""
-        noise_state = decode_arrays(kept) if kept else NO_STATE
-        local = LocalRound(
-            profile=profile,
-            make_trainer=self._make_trainer,
-            protection=protection,
-            attempt=attempt,
-            broadcast=assignment.broadcast,
-            experts=assignment.experts,
-            state=self._states.after(envelope.committed)[0],
-            noise_state=noise_state,
-        )
-        ready = work(local, partial(self._remember, attempt))
+        ready: Ready = self._worked(asked.digest, partial(work, local), attempt)
         prepared = ready.prepared
         session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
         upload, session = self._upload(session, protection, prepared, assignment)
@@ -337,6 +358,34 @@ class Client:
             is_noiseless = protection.masked and not protection.has_client_noise
             self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
+
+    def _local_round(self, session: Session, assignment: Assignment) -> LocalRound:
+        require_assignment(self._expected, assignment)
+        envelope, profile = session.envelope, self.profile
+        protection = profile.protection.in_round(envelope.round_number).at(session.clipping_norm)
+        # A lost attempt has moved the state of the noise as well.
+        kept = self._store.noise(profile.run.run_id) if protection.keeps_state else b""
+        return LocalRound(
+            profile=profile,
+            make_trainer=self._make_trainer,
+            protection=protection,
+            attempt=(envelope.round_number, envelope.attempt),
+            broadcast=assignment.broadcast,
+            experts=assignment.experts,
+            state=self._states.after(envelope.committed)[0],
+            noise_state=decode_arrays(kept) if kept else NO_STATE,
+        )
+
+    def _worked(self, digest: bytes, compute: Callable[[Remember], Any], attempt: Attempt) -> Any:
+        """Return the result of a message's local work, which may be done already."""
+        done, self._done = self._done, None
+        if done is None or done.digest != digest:
+            return compute(partial(self._remember, attempt))
+        for failure in done.failures:
+            self._remember(attempt, failure)
+        if isinstance(done.outcome, Exception):
+            raise done.outcome
+        return done.outcome
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
         """Keep a failure in the client's own store, which it never leaves."""
@@ -407,24 +456,14 @@ class Client:
         # The collection is the last round: the coordinator cannot choose another.
         return encode_claim(Claim(envelope, self._states.pool_handle(self._expected.rounds)))
 
-    def _part(self, parting: Parting) -> bytes:
+    def _part(self, parting: Parting, digest: bytes) -> bytes:
         require_parting(self._expected, parting)
         envelope, states = parting.envelope, self._states
         kept_as = (envelope.round_number, envelope.attempt)
         if states.is_kept(kept_as):
             return encode_personalised(Personalised(envelope, is_new=False))
-        states.require_caught_up()
-        states.require_known(envelope.committed)
-        before = states.before_parting(envelope.committed)
-        taken = parting.fetched or Fetched(before.experts, None)
-        view = ClientView(parting.broadcast, taken.experts, before.personal, taken.own)
-        personal = personalise(
-            self.profile,
-            self._make_trainer,
-            as_sent(self.profile, view),
-            round_number=kept_as[0],
-            remember=partial(self._remember, kept_as),
-        )
+        taken, compute = self._personalising(parting)
+        personal = self._worked(digest, compute, kept_as)
         run_id, store = self.profile.run.run_id, self._store
         kept, experts = encode_arrays(personal), encode_experts(taken.experts)
         with store.atomically():
@@ -434,6 +473,26 @@ class Client:
             # An open attempt ends here: the client releases nothing more.
             store.sessions.forget(run_id)
         return encode_personalised(Personalised(envelope, is_new=True))
+
+    def _personalising(self, parting: Parting) -> tuple[Fetched, Callable[[Remember], Arrays]]:
+        """Return the experts that a client takes with it, and the work that is left to do."""
+        envelope, states = parting.envelope, self._states
+        states.require_caught_up()
+        states.require_known(envelope.committed)
+        before = states.before_parting(envelope.committed)
+        taken = parting.fetched or Fetched(before.experts, None)
+        view = ClientView(parting.broadcast, taken.experts, before.personal, taken.own)
+
+        def compute(remember: Remember) -> Arrays:
+            return personalise(
+                self.profile,
+                self._make_trainer,
+                as_sent(self.profile, view),
+                round_number=envelope.round_number,
+                remember=remember,
+            )
+
+        return taken, compute
 
     def _examine(self, examination: Examination) -> bytes:
         profile, states, envelope = self.profile, self._states, examination.envelope
@@ -483,6 +542,24 @@ def _require_none_ahead(relay: Relay) -> None:
     """Refuse a second request for keys ahead in one attempt: a client never has two sets."""
     if relay.ahead is not None:
         raise ProtocolError("message: keys are asked for ahead with the last message of a round")
+
+
+def work_side_by_side(
+    clients: Mapping[ClientId, Client], messages: Mapping[ClientId, bytes]
+) -> None:
+    """Do the local work of these clients' messages side by side, before they are handled.
+
+    For clients of a simulation, which are in one process.
+    """
+    works: dict[ClientId, Callable[[], object]] = {}
+    failures: dict[ClientId, list[str]] = {}
+    for name, message in messages.items():
+        compute = clients[name].local_work(message) if name in clients else None
+        if compute is not None:
+            works[name] = partial(compute, failures.setdefault(name, []).append)
+    for name, outcome in zip(works, side_by_side(list(works.values())), strict=True):
+        digest = hashlib.sha256(bare(messages[name])).digest()
+        clients[name].take(Done(digest, outcome, failures[name]))
 
 
 KINDS: Final = frozenset({"roll_call", "pool_notice", "parting", "examination"})

@@ -215,10 +215,15 @@ def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None
     described = {f"the gradient of {name!r}": tensor for name, tensor in gradients.items()}
     for name, tensor in {"the loss": losses, **described}.items():
         if not bool(torch.isfinite(tensor.detach()).all()):
-            raise NonFiniteUpdate(
-                f"{name} is not finite in local training; "
-                "valid are finite numbers (a lower learning_rate often helps)"
-            )
+            raise not_finite(name)
+
+
+def not_finite(what: str) -> NonFiniteUpdate:
+    """Return the error of a step whose loss or gradient is NaN or infinite."""
+    return NonFiniteUpdate(
+        f"{what} is not finite in local training; "
+        "valid are finite numbers (a lower learning_rate often helps)"
+    )
 
 
 def _attach(

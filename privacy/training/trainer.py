@@ -7,20 +7,19 @@ numpy in, numpy out; nothing is aliased, no state outlives a fit but its report.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from privacy._validate import require_not_negative, require_positive
-from privacy.errors import NonFiniteUpdate
 from privacy.mechanisms import DpSgd
 from privacy.randomness import NoiseSource
+from privacy.training.fits import AfterStep, Arrays, Fit, ParameterGroup
 from privacy.training.per_sample import Objective
 from privacy.training.plan import (
     Clipping,
@@ -30,24 +29,8 @@ from privacy.training.plan import (
     shuffled_batches,
 )
 from privacy.training.provenance import ReleasedArrays, opened
-from privacy.training.steps import Penalty, Variables, build_step
-
-Arrays = Mapping[str, NDArray[Any]]
-AfterStep = Callable[[Mapping[str, Tensor]], None]
-
-
-class ParameterGroup(Protocol):
-    """Parameters trained with one learning rate."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the parameters."""
-        ...
-
-    @property
-    def learning_rate(self) -> float | None:
-        """Step size; None takes the plan's."""
-        ...
+from privacy.training.steps import Penalty
+from privacy.training.together import carried_out
 
 
 @dataclass(frozen=True)
@@ -174,25 +157,23 @@ class LocalTrainer:
                     "what is charged"
                 )
         require_positive(steps=amount)
-        tensors = {name: _to_tensor(array, self.device) for name, array in parameters.items()}
-        trained = {name: tensors.pop(name).requires_grad_() for g in groups for name in g.names}
-        variables = Variables(trained=trained, constants=tensors)
-        step = build_step(
-            _hold_encoding(objective, variables),
-            variables,
-            _optimizer(self.plan, variables, groups),
-            self.bound,
-            penalty=penalty,
+        result = carried_out(
+            Fit(
+                objective=objective,
+                parameters=parameters,
+                examples=examples,
+                groups=groups,
+                batches=list(islice(self._batches(count, rng), amount)),
+                plan=self.plan,
+                device=self.device,
+                bound=self.bound,
+                penalty=penalty,
+                after_step=after_step,
+            )
         )
-        for rows in islice(self._batches(count, rng), amount):
-            batch = {n: _to_tensor(array[rows], self.device) for n, array in examples.items()}
-            step(batch)
-            if after_step is not None:
-                with torch.no_grad():
-                    after_step({name: tensor.detach() for name, tensor in trained.items()})
-        result = _to_arrays(parameters, variables)
         if self.dp_sgd is not None:
-            self.released.add((result[name] for name in trained), steps=amount)
+            trained = (result[name] for group in groups for name in group.names)
+            self.released.add(trained, steps=amount)
         return result
 
     def _batches(self, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -202,33 +183,6 @@ class LocalTrainer:
         # with the operating system's, and only a simulation's seeded noise with seeded coins.
         coins = os.urandom if self.noise.protects else rng.bytes
         return poisson_batches(count, self.dp_sgd.sampling_probability, coins)
-
-
-@dataclass(frozen=True)
-class _HeldEncoding:
-    """An objective whose encoder has run: none of its parameters is trained, so T is constant."""
-
-    objective: Objective
-    encoded: Mapping[str, Tensor]
-    encoder_parameters: frozenset[str] = frozenset()
-
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return self.encoded
-
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
-        return self.objective.losses(parameters, encoded, batch)
-
-
-def _hold_encoding(objective: Objective, variables: Variables) -> Objective:
-    if not objective.encoder_parameters.isdisjoint(variables.trained):
-        return objective
-    with torch.no_grad():
-        return _HeldEncoding(objective, dict(objective.encode(variables.constants)))
 
 
 def _verify_groups(
@@ -251,37 +205,3 @@ def _verify_groups(
     for group in groups:
         if group.learning_rate is not None:
             require_not_negative(**{"learning_rate of a group": group.learning_rate})
-
-
-def _optimizer(
-    plan: TrainingPlan, variables: Variables, groups: Sequence[ParameterGroup]
-) -> torch.optim.Optimizer:
-    default, decay = plan.rate_factor * plan.learning_rate, plan.weight_decay
-    parameters = [
-        {
-            "params": [variables.trained[name] for name in group.names],
-            "lr": plan.rate_factor
-            * (plan.learning_rate if group.learning_rate is None else group.learning_rate),
-        }
-        for group in groups
-    ]
-    if plan.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=default, momentum=plan.momentum, weight_decay=decay)
-    kind = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=default, betas=plan.betas, eps=plan.eps, weight_decay=decay)
-
-
-def _to_tensor(array: NDArray[Any], device: str | torch.device) -> Tensor:
-    # Always a copy: the caller's array may be read-only, memory-mapped or shared by clients.
-    return torch.from_numpy(np.array(array, order="C")).to(device)
-
-
-def _to_arrays(parameters: Arrays, variables: Variables) -> dict[str, NDArray[Any]]:
-    for name, tensor in variables.trained.items():
-        if not bool(torch.isfinite(tensor.detach()).all()):
-            raise NonFiniteUpdate(
-                f"parameter {name!r} is not finite after local training; "
-                "valid are finite numbers (a lower learning_rate often helps)"
-            )
-    tensors = variables.all()
-    return {name: np.array(tensors[name].detach().cpu().numpy()) for name in parameters}
