@@ -44,7 +44,7 @@ def test_all_rows_have_one_budget_and_enough_images(tables: ModuleType):
     assert not set(tables.tuning_seeds()) & set(range(max(line.seeds for line in lines)))
     for line in lines:
         method = json.loads(_last(line, "method"))
-        assert len(line.rates) == (1 if method["name"] in document["untrained"] else 3), line
+        assert len(line.rates) == (1 if method["name"] in document["untrained"] else 4), line
         styles = 1 if not line.turns else len(line.turns)
         assert int(_last(line, "task.test_per_class")) * len(CLASSES) >= 300 * styles, line
     shown = {(line.group, line.label): line.runs(0.1, 0) for line in lines}
