@@ -26,12 +26,12 @@ from tests.trunk._federations import MASKED, NAMES, Holders, federation, within
 WALL = {
     "platform.experiment.planning": "a run's name",
     "platform.cli.holder": "a backup's manifest",
-    "platform.cli.reporting": "a report's date",
     "platform.cli.keeping": "a manifest, a run's age, and whether one of before is over",
     "platform.cli.serving": "a log line",
-    "platform.data.preparing": "what a dead writer left in a cache a day ago",
-    "platform.parties.receipt_checks": "a cosignature",
+    "platform.data.cache": "which rows were used longest ago",
+    "platform.parties.client": "a cosignature",
     "platform.relay.flower.development": "a certificate for development",
+    "platform.results.report.document": "a report's date",
     "storage.database": "an audit entry",
 }
 """Where the wall clock is read, and what for."""
