@@ -26,16 +26,19 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from privacy.errors import NonFiniteUpdate
 from privacy.training.fits import Fit, optimizer_of, to_tensor
-from privacy.training.per_sample import Objective, require_one_loss_each
+from privacy.training.per_sample import (
+    Objective,
+    require_dependent,
+    require_one_loss_each,
+    visible,
+)
 from privacy.training.steps import Variables, not_finite
 
 T = TypeVar("T")
 
 ROOM: Final = 2**26
 """Bytes that the forward passes of fits at once may hold; each fit alone may hold more."""
-AT_ONCE: Final = 64
 
 
 class _Side(greenlet):
@@ -174,7 +177,7 @@ def _at_once(fits: Sequence[Fit], numbers: Sequence[int]) -> Iterator[tuple[int,
     """Yield the results of fits that are alike, as many at a time as there is room for."""
     first, size = fits[numbers[0]], 1
     if len(numbers) > 1 and first.bound is None and (needed := _needed(first)) is not None:
-        size = max(1, min(AT_ONCE, ROOM // max(needed, 1)))
+        size = max(1, ROOM // max(needed, 1))
     # Fits of as many steps stand together, so that few wait for others.
     order = sorted(numbers, key=lambda number: len(fits[number].batches))
     for start in range(0, len(order), size):
@@ -252,19 +255,22 @@ class _Stacked:
                 tensor.grad = gradient
             optimizer.step()
             for number, fit in enumerate(fits):
+                left = len(fit.batches) - 1 - step
+                if left < 0 or (left and fit.after_step is None):
+                    continue
                 rows = {name: leaf.detach()[number] for name, leaf in trained.items()}
-                if fit.after_step is not None and step < len(fit.batches):
+                if fit.after_step is not None:
                     with torch.no_grad():
                         fit.after_step(rows)
                 # Its momentum may move a fit that has ended; what it ended with is kept here.
-                if step == len(fit.batches) - 1:
+                if not left:
                     ended[number] = {name: row.clone() for name, row in rows.items()}
         named = ("the loss", *(f"the gradient of {name!r}" for name in trained))
         faults = fault.tolist()
         return [
             not_finite(named[faults[number] - 1])
             if faults[number]
-            else self._result(fit, ended[number])
+            else _outcome(partial(fit.result, ended[number]))
             for number, fit in enumerate(fits)
         ]
 
@@ -304,6 +310,8 @@ class _Stacked:
         with _plain_attention():
             known = (constants, of_these(self._held), of_these(self._own))
             losses, encoded = vmap(self._of_one)(trained, known, batch)
+        # Within `vmap` no tensor tells whether it has a gradient.
+        require_dependent(self._objective, encoded, trained)
         total = losses.mean(dim=1).sum()
         parameters = {**constants, **trained}
         for number, fit in enumerate(fits):
@@ -321,9 +329,7 @@ class _Stacked:
         constants, encoded, own = known
         objective, parameters = self._with(own), {**constants, **trained}
         if self._held is None:
-            declared = objective.encoder_parameters
-            visible = {n: t for n, t in parameters.items() if n in declared or n not in trained}
-            encoded = objective.encode(visible)
+            encoded = objective.encode(visible(objective, parameters, trained))
         losses = objective.losses(parameters, encoded, batch)
         require_one_loss_each(losses, len(batch["labels"]))
         return losses, encoded
@@ -332,20 +338,14 @@ class _Stacked:
         """Return what no trained parameter changes, with a leading client axis."""
         constants, own = self._constants, self._own
         if constants or own:
-            encode = vmap(lambda parameters, own: dict(self._with(own).encode(parameters)))
-            held: Mapping[str, Tensor] = encode(constants, own)
+            each = vmap(lambda parameters, own: dict(self._with(own).encode(parameters)))
+            held: Mapping[str, Tensor] = each(constants, own)
             return held
         alike = self._objective.encode({})
         return {name: t.expand(len(self._fits), *t.shape) for name, t in alike.items()}
 
     def _with(self, own: Mapping[str, Tensor]) -> Objective:
         return replace(cast("Any", self._objective), **own) if own else self._objective
-
-    def _result(self, fit: Fit, trained: Mapping[str, Tensor]) -> Result:
-        try:
-            return fit.result(trained)
-        except NonFiniteUpdate as error:
-            return error
 
 
 @contextmanager

@@ -129,20 +129,36 @@ def encode(
 ) -> dict[str, Tensor]:
     """Run the encoder on the parameters it may read; check that it is differentiable if needed.
 
+    `ValueError` if gradients are wanted and the result depends on no trained parameter.
+    """
+    encoded = dict(objective.encode(visible(objective, parameters, trained)))
+    require_dependent(objective, encoded, trained)
+    return encoded
+
+
+def visible(
+    objective: Objective, parameters: Mapping[str, Tensor], trained: Collection[str]
+) -> dict[str, Tensor]:
+    """Return the parameters that the encoder may read.
+
     A trained parameter that is read without being declared would lose a part of its gradient
-    unnoticed; such parameters are withheld, so that reading one is a `KeyError`. `ValueError` if
-    gradients are wanted and the result depends on no trained parameter.
+    unnoticed; such parameters are withheld, so that reading one is a `KeyError`.
     """
     declared = objective.encoder_parameters
-    visible = {n: t for n, t in parameters.items() if n in declared or n not in trained}
-    encoded = dict(objective.encode(visible))
+    return {n: t for n, t in parameters.items() if n in declared or n not in trained}
+
+
+def require_dependent(
+    objective: Objective, encoded: Mapping[str, Tensor], trained: Collection[str]
+) -> None:
+    """Raise `ValueError` if gradients are wanted and the encoding has none."""
+    declared = objective.encoder_parameters
     wanted = torch.is_grad_enabled() and not declared.isdisjoint(trained)
     if wanted and not any(t.requires_grad for t in encoded.values()):
         raise ValueError(
             f"encode declares the trained parameters {sorted(declared.intersection(trained))} but "
             "returns nothing that depends on them; do not detach them or disable gradients"
         )
-    return encoded
 
 
 def require_one_loss_each(losses: Tensor, size: int) -> None:

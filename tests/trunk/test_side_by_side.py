@@ -7,6 +7,7 @@ import pytest
 
 import platform.experiment.planning
 import platform.parties.totality
+from platform.parties.client import work_side_by_side
 from platform.parties.totality import train
 from privacy import NonFiniteUpdate
 from tests.trunk._runs import NO_POOL, NONE, RECORDS, TWINS, comparable, of_clients, slow
@@ -32,8 +33,18 @@ def test_records_are_those_of_clients_in_turn(storage, tmp_path, monkeypatch, se
             raise NonFiniteUpdate
         return result
 
+    ahead = []
+
+    def watched(clients, messages, tell):
+        ahead.append((set(messages), set(work_side_by_side(clients, messages, tell))))
+        return ahead[-1][1]
+
     monkeypatch.setattr(platform.parties.totality, "train", failing)
+    monkeypatch.setattr(platform.experiment.planning, "work_side_by_side", watched)
     beside = storage.run(*settings)
+    # Three rounds and the parting: everybody who was asked worked side by side.
+    assert len(ahead) == 4
+    assert all(asked and worked == asked for asked, worked in ahead)
     with monkeypatch.context() as patch:
         patch.setattr(platform.experiment.planning, "work_side_by_side", lambda *_: ())
         (tmp_path / "in-turn").mkdir()

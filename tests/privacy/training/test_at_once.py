@@ -225,6 +225,22 @@ def test_a_loss_that_looks_at_values_is_trained_by_itself(stacked):
     assert not stacked
 
 
+def test_an_encoding_without_a_gradient_is_refused_beside_others_too(stacked):
+    @dataclass(frozen=True)
+    class Detached(Scaled):
+        encoder_parameters: frozenset[str] = frozenset({"head"})
+
+        def encode(self, parameters):
+            return {"scaled": self.weights, "head": parameters["head"].detach()}
+
+        def losses(self, parameters, encoded, batch):
+            return super().losses(encoded, encoded, batch)
+
+    works = [partial(linear, client, Detached(torch.ones(CLASSES))) for client in range(2)]
+    assert [type(outcome) for outcome in side_by_side(works)] == [ValueError, ValueError]
+    assert not stacked
+
+
 def test_noised_steps_are_taken_by_themselves(stacked):
     def work(client):
         trainer = LocalTrainer(make_trainer().plan, dp_sgd=mechanism(), noise=seeded(client))
