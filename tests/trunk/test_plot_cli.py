@@ -124,7 +124,9 @@ def test_a_sweep_is_drawn_from_its_folder(sotto, noised_run, here):
     answer = sotto("plot", "my sweep", "--storage", storage.url, "--json")
     assert answer.code == 0, answer.err
     kinds = ("curves", "tradeoff", "final", "clients", "experts", "holdings")
-    expected = {f"pictures/my sweep/{kind}{end}" for kind in kinds for end in (".svg", ".png")}
+    expected = {
+        f"pictures/my sweep/{kind}{end}" for kind in kinds for end in (".svg", ".png", ".pdf")
+    }
     assert set(answer.document["files"]) == expected == files(here) - {"my sweep/sweep.json"}
     assert set(answer.document["missing"]) == {"axes"}
     told = sotto("plot", str(folder), "--storage", storage.url, "--force")
